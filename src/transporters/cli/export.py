@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``transporters export``: a model becomes a program, is proved equal to eager, and is saved."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .console import Screen, session
+from .files import check_file, check_target, unverified, write_text
+from .options import AsJson, Html, Verbose
+
+if TYPE_CHECKING:
+    from ..artifacts.exported import ExportedModel
+    from ..inputs.loading import LoadedModel
+    from ..verification.report import Report
+
+PAGE = "report.html"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the command line asked for."""
+
+    model: str
+    export_format: str
+    out: Path
+    gguf_file: str | None
+    task: str | None
+    dtype: str | None
+    dynamic: bool
+    check: bool
+    skip_workarounds: tuple[str, ...]
+    html: Path | None
+
+
+def export(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Local folder or hub id of a Transformers model.")],
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="torch, onnx or executorch.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the artifact.")],
+    gguf_file: Annotated[
+        str | None, typer.Option("--gguf-file", metavar="FILE", help="Name of the GGUF file inside MODEL.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", help="What the model is for; found from its config by default.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="Cast to this dtype: float32, float16 or bfloat16.")
+    ] = None,
+    static: Annotated[bool, typer.Option("--static", help="Fix every axis at the size of the sample.")] = False,
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Save without comparing with eager.")] = False,
+    skip_workaround: Annotated[
+        list[str] | None, typer.Option("--skip-workaround", metavar="ID", help="Switch a workaround off. Repeatable.")
+    ] = None,
+    html: Html = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Export MODEL, verify the program against eager PyTorch, and save it to DIR."""
+    order = Order(
+        model=model,
+        export_format=to,
+        out=out,
+        gguf_file=gguf_file,
+        task=task,
+        dtype=dtype,
+        dynamic=not static,
+        check=not no_verify,
+        skip_workarounds=tuple(skip_workaround or ()),
+        html=html,
+    )
+    with session(as_json=as_json, verbose=verbose) as screen:
+        raise typer.Exit(_carry_out(order, screen))
+
+
+def _carry_out(order: Order, screen: Screen) -> int:
+    start = time.perf_counter()
+    check_target(order.out)
+    check_target(unverified(order.out))
+    check_file(order.html)
+    exporter, config = _exporter(order, screen)
+    from ..inputs.loading import load_model
+    from ..inputs.samples import sample_inputs
+
+    with screen.step("Load model"):
+        loaded = load_model(order.model, task=order.task, dtype=order.dtype, gguf_file=order.gguf_file)
+    with screen.step("Sample inputs"):
+        inputs = sample_inputs(loaded.model, tokenizer=loaded.tokenizer, processor=loaded.processor)
+    exported = exporter.export(loaded.model, inputs, config, observer=screen.observe)
+    report: Report | None = None
+    if order.check:
+        with screen.step("Verify"):
+            report = exported.verify()
+    directory = order.out if report is None or report.verified else unverified(order.out)
+    with screen.step("Save"):
+        _save(exported, loaded, report, directory)
+    if report is not None and order.html is not None:
+        write_text(order.html, _page(report))
+    _tell(order, exported, report, directory, time.perf_counter() - start, screen)
+    return 0 if report is None or report.verified else 1
+
+
+def _exporter(order: Order, screen: Screen) -> tuple[Any, Any]:
+    """The exporter and its config; a wrong format or workaround id ends here, before the model is loaded."""
+    with screen.step("Load libraries"):
+        from .. import AutoExportConfig, AutoExporter
+
+        asked = {
+            "export_format": order.export_format,
+            "dynamic": order.dynamic,
+            "skip_workarounds": list(order.skip_workarounds),
+        }
+        config = AutoExportConfig.from_dict(asked)
+        return AutoExporter.from_config(config), config
+
+
+def _save(exported: ExportedModel, loaded: LoadedModel, report: Report | None, directory: Path) -> None:
+    """Save the artifact with its page: the page is part of the whole that appears at once."""
+    with tempfile.TemporaryDirectory() as drafts:
+        extra = dict(loaded.extra_files)
+        if report is not None:
+            draft = Path(drafts, PAGE)
+            draft.write_text(_page(report), encoding="utf-8")
+            extra[PAGE] = draft
+        exported.save(directory, assets=loaded.assets, extra_files=extra, source=loaded.source, task=loaded.task)
+
+
+def _page(report: Report) -> str:
+    from ..verification.html import render_html
+
+    return render_html(report)
+
+
+def _tell(
+    order: Order,
+    exported: ExportedModel,
+    report: Report | None,
+    directory: Path,
+    seconds: float,
+    screen: Screen,
+) -> None:
+    from rich.text import Text
+
+    payload: dict[str, Any] = {
+        "status": report.status if report is not None else "exported",
+        "artifact": str(directory),
+        "export_format": order.export_format,
+        "seconds": round(seconds, 3),
+        "run": exported.run.to_dict(),
+        "shape_contract": exported.contract.to_dict(),
+        "report": report.to_dict() if report is not None else None,
+    }
+    if report is None:
+        screen.result(payload, Text(f"Exported without verification: {directory}", style="yellow"))
+        return
+    from ..verification.table import report_table
+
+    screen.result(payload, report_table(report))
+    if report.verified:
+        screen.say(f"Saved: {directory}  (page: {directory / PAGE})")
+        return
+    screen.say(f"✗ NOT VERIFIED. Saved for inspection only: {directory}", "bold red")
+    if order.out.exists():
+        screen.say(f"  → {order.out} still holds the earlier artifact.")

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a command may write, and how: checked before the work starts, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from ..errors import UsageError
+
+#: The file that makes a folder an artifact.
+MANIFEST = "export.json"
+UNVERIFIED_SUFFIX = "-unverified"
+
+
+def check_target(directory: Path) -> None:
+    """Refuse a folder that an artifact must not or cannot be written to.
+
+    Raises:
+        UsageError: When ``directory`` is a file, a folder with other things in it, or cannot be created.
+    """
+    if directory.is_dir():
+        if any(directory.iterdir()) and not (directory / MANIFEST).is_file():
+            raise UsageError(
+                f"{directory} is not empty and is not an artifact, so it is left alone",
+                advice="Choose another folder for --out, or empty this one yourself.",
+            )
+    elif os.path.lexists(directory):
+        raise UsageError(f"{directory} is a file, not a folder", advice="Choose another folder for --out.")
+    _check_writable(directory)
+
+
+def check_file(path: Path | None) -> None:
+    """Refuse a file that cannot be written.
+
+    Raises:
+        UsageError: When ``path`` is a folder, or its folder cannot be written to.
+    """
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder, not a file", advice="Name the file to write.")
+    _check_writable(path)
+
+
+def _check_writable(path: Path) -> None:
+    """The nearest folder above ``path`` that exists must let us write."""
+    ancestor = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
+    if not ancestor.is_dir():
+        raise UsageError(f"{ancestor} is a file, so {path} cannot be made", advice="Choose another place.")
+    if not os.access(ancestor, os.W_OK | os.X_OK):
+        raise UsageError(f"{ancestor} may not be written to", advice="Choose another place, or change its permissions.")
+
+
+def unverified(directory: Path) -> Path:
+    """Where an artifact goes whose verification failed: never under the name that was asked for."""
+    absolute = directory.absolute()
+    return absolute.with_name(absolute.name + UNVERIFIED_SUFFIX)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file under its final name only when it is complete; folders above it are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(draft, 0o666 & ~mask)
+        os.replace(draft, path)
+    except BaseException:
+        os.unlink(draft)
+        raise

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Export configurations. Standard library only, so that reading one costs nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+from ..errors import ConfigError
+
+
+@dataclass
+class ExportConfig:
+    """Base of every export configuration.
+
+    Attributes:
+        skip_workarounds: Ids of workarounds to switch off, e.g. ``["model:_patch_split_attention"]``.
+    """
+
+    export_format: ClassVar[str] = ""
+
+    skip_workarounds: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form with ``export_format`` first; `torch.export.Dim` objects become plain dicts."""
+        values = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        return {"export_format": self.export_format, **values}
+
+    def to_json(self) -> str:
+        """`to_dict` as a JSON document."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Build a configuration.
+
+        Raises:
+            ConfigError: On an unknown key (the message names the nearest valid one), a value of the wrong type, or an
+                ``export_format`` that is not this class's.
+        """
+        values = dict(data)
+        declared = values.pop("export_format", cls.export_format)
+        if declared != cls.export_format:
+            raise ConfigError(
+                f"export_format {declared!r} is not {cls.__name__}'s ({cls.export_format!r})",
+                advice="use AutoExportConfig.from_dict, which picks the class by export_format",
+            )
+        names = [f.name for f in dataclasses.fields(cls)]
+        for key in values:
+            if key not in names:
+                near = difflib.get_close_matches(key, names, n=1, cutoff=0.0)
+                raise ConfigError(f"{cls.__name__} has no {key!r}", advice=f"the nearest valid name is {near[0]!r}")
+        return cls(**values)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Inverse of `to_json`.
+
+        Raises:
+            ConfigError: When the text is not a JSON object, and as `from_dict`.
+        """
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"the configuration is not JSON: {error}") from error
+        if not isinstance(data, dict):
+            raise ConfigError("the configuration is not a JSON object")
+        return cls.from_dict(data)
+
+    def __post_init__(self) -> None:
+        """Check the values' types.
+
+        Raises:
+            ConfigError: Naming the field and what it takes.
+        """
+        for name in ("skip_workarounds", "allow_static"):
+            value = getattr(self, name, [])
+            if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+                raise ConfigError(f"{name} takes a list of strings, not {value!r}")
+
+
+@dataclass
+class DynamoConfig(ExportConfig):
+    """Configuration of `DynamoExporter`.
+
+    Attributes:
+        dynamic: Give every axis of every input tensor a symbolic size.
+        dynamic_shapes: Overrides by input name, in the form that `torch.export.export` takes: per input a dict from
+            axis to a `Dim`, ``"auto"``, ``"static"``, or ``{"name": …, "min": …, "max": …}``. Inputs and axes that are
+            not named keep what ``dynamic`` says.
+        allow_static: Axes that may come out static although the model itself takes other sizes: readable labels
+            (``"sequence"``) or ``"input_ids.1"``.
+        strict: Trace with TorchDynamo's byte-code analysis instead of running the model's Python.
+    """
+
+    export_format: ClassVar[str] = "torch"
+
+    dynamic: bool = True
+    dynamic_shapes: dict[str, Any] | None = None
+    allow_static: list[str] = field(default_factory=list)
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the values' types."""
+        super().__post_init__()
+        for name in ("dynamic", "strict"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} takes true or false, not {getattr(self, name)!r}")
+        if self.dynamic_shapes is not None and not isinstance(self.dynamic_shapes, dict):
+            raise ConfigError("dynamic_shapes takes a dict from input name to a dict from axis to a dimension")
+        if self.dynamic_shapes is not None and not self.dynamic:
+            raise ConfigError("dynamic_shapes needs dynamic=True", advice="drop one of the two")
+
+
+def _plain(value: Any) -> Any:
+    """``value`` with Dim objects and hints written as JSON, and integer axes kept as strings that read back."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, type) or type(value).__name__ == "Dim":
+        return {"name": value.__name__, "min": getattr(value, "min", None), "max": _finite(getattr(value, "max", None))}
+    if type(value).__name__ == "_DimHint":
+        return value.type.name.lower()
+    return value
+
+
+def _finite(bound: Any) -> int | None:
+    return int(bound) if isinstance(bound, int) else None

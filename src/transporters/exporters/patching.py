@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The drivers that put workarounds in force: patches for the length of a block, fixes once.
+
+Patches are process-wide attribute swaps, so one re-entrant lock is held while any is in force, and a replacement acts
+only in the thread that installed it: another thread that happens to run the same code meets the original.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from .. import versions
+from ..errors import RegistryError
+from .registry import Workaround, active
+from .run import ExportRun
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import GraphModule, Node
+
+_LOCK = threading.RLock()
+_RUNS: list[ExportRun] = []  # innermost export last; guarded by _LOCK
+_IN_FORCE: set[str] = set()  # ids of patches that an outer export has installed; guarded by _LOCK
+_ABSENT = object()
+
+
+@contextmanager
+def patched(backend: str, run: ExportRun, skip: tuple[str, ...] = ()) -> Iterator[None]:
+    """Put every patch of ``backend`` in force, and take each out again, also when the block raises.
+
+    What stood in ``vars(owner)`` is put back; where nothing stood (an inherited method) the attribute is deleted. In a
+    nested export a patch that is in force already is not installed a second time.
+
+    Raises:
+        RegistryError: When a path does not resolve although its package is installed, or cannot be replaced.
+    """
+    with _LOCK, ExitStack() as stack:
+        _RUNS.append(run)
+        stack.callback(_RUNS.pop)
+        for workaround in active(backend, "patch", skip):
+            if workaround.id in _IN_FORCE:
+                continue
+            for path in workaround.paths:
+                _install(workaround, path, stack)
+            _IN_FORCE.add(workaround.id)
+            stack.callback(_IN_FORCE.discard, workaround.id)
+        yield
+
+
+def fix_nodes(backend: str, graph_module: GraphModule, run: ExportRun, skip: tuple[str, ...] = ()) -> bool:
+    """Run the node fixes of ``backend`` over a graph and its subgraphs; True when something changed."""
+    fixes = list(active(backend, "fx_node_fix", skip))
+    if not fixes:
+        return False
+    for_all = [w for w in fixes if not w.ops]
+    by_op: dict[Any, list[Workaround]] = {}
+    for workaround in fixes:
+        for op in workaround.ops:
+            by_op.setdefault(op, []).append(workaround)
+    changed = False
+    for module in graph_module.modules():
+        if hasattr(module, "graph"):
+            changed |= _fix_graph(module, by_op, for_all, run)  # type: ignore[arg-type]
+    return changed
+
+
+def fix_program(backend: str, program: ExportedProgram, run: ExportRun, skip: tuple[str, ...] = ()) -> bool:
+    """Run the program fixes of ``backend`` in order; True when something changed."""
+    changed = False
+    for workaround in active(backend, "fx_program_fix", skip):
+        if workaround.function(program):
+            run.fire(workaround.id)
+            changed = True
+    return changed
+
+
+def resolve(workaround: Workaround, path: str) -> tuple[Any, str] | None:
+    """The owner and attribute name behind a dotted path, or None when the path cannot matter here.
+
+    It cannot matter when the package is absent, and for a model's module that nobody has imported: importing several
+    hundred of those to patch code that no live object can run would cost seconds.
+
+    Raises:
+        RegistryError: When the package is there but the path is not.
+    """
+    parts = path.split(".")
+    package = parts[0]
+    try:
+        owner: Any = importlib.import_module(package)
+    except ImportError:
+        return None
+    for depth, part in enumerate(parts[1:-1], start=1):
+        dotted = ".".join(parts[: depth + 1])
+        if dotted in sys.modules:
+            owner = sys.modules[dotted]
+            continue
+        if dotted.startswith("transformers.models.") and not isinstance(owner, type):
+            return None
+        found = getattr(owner, part, _ABSENT)
+        if found is _ABSENT:
+            try:
+                found = importlib.import_module(dotted)
+            except ImportError:
+                raise _unresolved(workaround, path, dotted) from None
+        owner = found
+    if getattr(owner, parts[-1], _ABSENT) is _ABSENT:
+        raise _unresolved(workaround, path, path)
+    return owner, parts[-1]
+
+
+def _install(workaround: Workaround, path: str, stack: ExitStack) -> None:
+    resolved = resolve(workaround, path)
+    if resolved is None:
+        return
+    owner, name = resolved
+    standing = vars(owner).get(name, _ABSENT)
+    raw = standing if standing is not _ABSENT else _inherited(owner, name)
+    wrapper: Callable[[Any], Any] = type(raw) if isinstance(raw, (staticmethod, classmethod)) else _unchanged
+    original = raw.__func__ if isinstance(raw, (staticmethod, classmethod)) else raw
+    replacement = _counted(workaround.id, original, workaround.function(original))
+    try:
+        setattr(owner, name, wrapper(replacement))
+    except (AttributeError, TypeError) as error:
+        raise RegistryError(
+            f"{path} cannot be replaced: {error}",
+            backend=workaround.backend,
+            workaround=workaround.id,
+            advice="patch the Python-level attribute that callers look up instead",
+        ) from error
+    stack.callback(_restore, owner, name, standing)
+
+
+def _restore(owner: Any, name: str, standing: Any) -> None:
+    if standing is _ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, standing)
+
+
+def _inherited(owner: Any, name: str) -> Any:
+    for base in getattr(owner, "__mro__", ())[1:]:
+        if name in vars(base):
+            return vars(base)[name]
+    return getattr(owner, name)
+
+
+def _counted(workaround_id: str, original: Any, replacement: Any) -> Any:
+    """Count calls in the innermost run, and leave other threads with the original."""
+    if not callable(replacement) or isinstance(replacement, type):
+        _RUNS[-1].fire(workaround_id)
+        return replacement
+    owner_thread = threading.get_ident()
+
+    @functools.wraps(replacement)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != owner_thread:
+            return original(*args, **kwargs)
+        if _RUNS:
+            _RUNS[-1].fire(workaround_id)
+        return replacement(*args, **kwargs)
+
+    return counted
+
+
+def _fix_graph(
+    graph_module: GraphModule, by_op: dict[Any, list[Workaround]], for_all: list[Workaround], run: ExportRun
+) -> bool:
+    changed = False
+    for node in list(graph_module.graph.nodes):
+        for workaround in (*by_op.get(_target(node), ()), *for_all):
+            if node._erased:
+                break
+            if workaround.function(graph_module, node):
+                run.fire(workaround.id)
+                changed = True
+    if changed:
+        graph_module.graph.lint()
+        graph_module.recompile()
+    return changed
+
+
+def _target(node: Node) -> Any:
+    return node.target if node.op == "call_function" else node.op
+
+
+def _unresolved(workaround: Workaround, path: str, missing: str) -> RegistryError:
+    package = path.split(".")[0]
+    version = versions.installed(package)
+    return RegistryError(
+        f"{missing} does not exist in the installed {package} {version or '(version unknown)'}, "
+        f"so the patch of {path} cannot be applied",
+        backend=workaround.backend,
+        workaround=workaround.id,
+        advice=f'correct the path, set needed="{package}<…", or skip it with skip_workarounds=["{workaround.id}"]',
+    )
+
+
+def _unchanged(value: Any) -> Any:
+    return value

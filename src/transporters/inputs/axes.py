@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each axis of an input means, and the same inputs at another size.
+
+Transformers' forward arguments are a shared vocabulary, so an axis can be named by the argument it belongs to. Names
+the table does not know get a batch axis where the size fits, and a label of their own for the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ..trees import pytrees
+
+#: Labels whose size follows from the model's configuration: other sizes are another model.
+FIXED = frozenset({"channels", "hidden", "mel_bins", "heads", "head_dim", "patch_features", "coordinates", "thw", "state"})
+
+#: Labels that come in whole multiples per row of the batch.
+PER_ROW = frozenset({"images", "patches", "videos", "video_patches"})
+
+#: Axes by number of dimensions, for argument names that mean the same in every model.
+_BY_NAME: dict[str, tuple[tuple[str, ...], ...]] = {
+    "input_ids": (("batch", "sequence"),),
+    "attention_mask": (("batch", "sequence"), ("batch", "heads", "query", "sequence")),
+    "token_type_ids": (("batch", "sequence"),),
+    "mm_token_type_ids": (("batch", "sequence"),),
+    "position_ids": (("batch", "sequence"), ("coordinates", "batch", "sequence")),
+    "inputs_embeds": (("batch", "sequence", "hidden"),),
+    "bbox": (("batch", "sequence", "coordinates"),),
+    "decoder_input_ids": (("batch", "decoder_sequence"),),
+    "decoder_attention_mask": (("batch", "decoder_sequence"),),
+    "decoder_inputs_embeds": (("batch", "decoder_sequence", "hidden"),),
+    "pixel_values": (
+        ("patches", "patch_features"),
+        ("batch", "channels", "height", "width"),
+        ("batch", "images", "channels", "height", "width"),
+    ),
+    "pixel_mask": (("batch", "height", "width"),),
+    "image_grid_thw": (("images", "thw"),),
+    "pixel_values_videos": (("video_patches", "patch_features"), ("batch", "frames", "channels", "height", "width")),
+    "video_grid_thw": (("videos", "thw"),),
+    "input_features": (("batch", "mel_bins", "frames"),),
+    "input_values": (("batch", "samples"), ("batch", "channels", "samples")),
+    "padding_mask": (("batch", "samples"),),
+}
+_BY_LEAF: dict[str, tuple[str, ...]] = {
+    "keys": ("batch", "heads", "past_sequence", "head_dim"),
+    "values": ("batch", "heads", "past_sequence", "head_dim"),
+}
+
+Labels = dict[str, tuple[str, ...]]
+
+
+def label_axes(inputs: Mapping[str, Any]) -> Labels:
+    """A label for every axis of every tensor leaf.
+
+    Args:
+        inputs: Forward arguments by name; values are tensors or containers of tensors.
+
+    Returns:
+        Leaf name to labels, one per axis: ``{"input_ids": ("batch", "sequence"), …}``.
+    """
+    leaves = [(name, leaf) for name, leaf in pytrees.named_leaves(dict(inputs)) if isinstance(leaf, torch.Tensor)]
+    labels: Labels = {}
+    for name, leaf in leaves:
+        labels[name] = _known(name, leaf, inputs) or ()
+    batch = next((leaf.shape[ls.index("batch")] for n, leaf in leaves if "batch" in (ls := labels[n])), None)
+    for name, leaf in leaves:
+        if not labels[name] and leaf.ndim:
+            first = "batch" if batch is None or leaf.shape[0] == batch else f"{name}.0"
+            labels[name] = (first, *(f"{name}.{axis}" for axis in range(1, leaf.ndim)))
+            batch = leaf.shape[0] if batch is None else batch
+    return _merge_audio_mask(labels, dict(leaves))
+
+
+def sizes(inputs: Mapping[str, Any], labels: Labels) -> dict[str, int]:
+    """Size of each label in the inputs."""
+    found: dict[str, int] = {}
+    for name, leaf in pytrees.named_leaves(dict(inputs)):
+        for label, size in zip(labels.get(name, ()), getattr(leaf, "shape", ())):
+            found.setdefault(label, int(size))
+    return found
+
+
+def resize(inputs: Mapping[str, Any], labels: Labels, new_sizes: Mapping[str, int]) -> dict[str, Any]:
+    """The same inputs with some axes longer or shorter.
+
+    A longer axis continues the content: rows of the batch are mixed copies of earlier rows, token ids and audio repeat,
+    images are resampled smoothly. A change of ``batch`` scales the labels in `PER_ROW` along with it.
+
+    Args:
+        inputs: Forward arguments by name.
+        labels: From `label_axes`.
+        new_sizes: Label to new size; labels that no input has are ignored.
+    """
+    old = sizes(inputs, labels)
+    wanted = {label: size for label, size in new_sizes.items() if label in old}
+    if "batch" in wanted and old["batch"]:
+        for label in PER_ROW & set(old) - set(wanted):
+            wanted[label] = old[label] * wanted["batch"] // old["batch"]
+    if "sequence" in wanted and "total_sequence" in old:
+        wanted.setdefault("total_sequence", old["total_sequence"] + wanted["sequence"] - old["sequence"])
+    if "past_sequence" in wanted and "total_sequence" in old:
+        wanted["total_sequence"] = wanted["past_sequence"] + wanted.get("sequence", old["sequence"])
+
+    def change(name: str, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return wanted.get("past_sequence", leaf) if name.endswith("cumulative_length") else leaf
+        for axis, label in enumerate(labels.get(name, ())):
+            if label in wanted and leaf.shape[axis] != wanted[label]:
+                leaf = _resize_axis(leaf, axis, label, wanted[label])
+        return leaf
+
+    return {name: pytrees.map_named(lambda n, leaf, top=name: change(_join(top, n), leaf), value)
+            for name, value in inputs.items()}  # fmt: skip
+
+
+def _known(name: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[str, ...] | None:
+    top, _, rest = name.partition(".")
+    if rest:
+        labels = _BY_LEAF.get(rest.rpartition(".")[2])
+        return labels if labels and len(labels) == leaf.ndim else None
+    for labels in _BY_NAME.get(top, ()):
+        if len(labels) == leaf.ndim:
+            ids = inputs.get("input_ids")
+            longer = top == "attention_mask" and isinstance(ids, torch.Tensor) and leaf.shape[-1] != ids.shape[-1]
+            return ("batch", "total_sequence") if longer and leaf.ndim == 2 else labels
+    if leaf.ndim == 3 and top.endswith(("hidden_state", "embeds", "hidden_states")):
+        return ("batch", f"{top}.1", "hidden")
+    return None
+
+
+def _merge_audio_mask(labels: Labels, leaves: dict[str, Any]) -> Labels:
+    """An attention mask beside audio counts samples or frames, not tokens."""
+    for audio in ("input_values", "input_features"):
+        mask = leaves.get("attention_mask")
+        if audio in leaves and mask is not None and "input_ids" not in leaves and mask.ndim == 2:
+            time_axis = next((l for l in labels[audio] if l in ("samples", "frames")), None)
+            if time_axis and mask.shape[1] == leaves[audio].shape[labels[audio].index(time_axis)]:
+                labels["attention_mask"] = ("batch", time_axis)
+    return labels
+
+
+def _resize_axis(leaf: torch.Tensor, axis: int, label: str, size: int) -> torch.Tensor:
+    old = leaf.shape[axis]
+    if size <= old:
+        return leaf.narrow(axis, 0, size).clone()
+    if old == 0:
+        shape = (*leaf.shape[:axis], size, *leaf.shape[axis + 1 :])
+        return torch.zeros(shape, dtype=leaf.dtype, device=leaf.device)
+    if label in ("height", "width") and leaf.is_floating_point() and leaf.ndim in (4, 5):
+        positions = torch.linspace(0, old - 1, size, device=leaf.device)
+        low = positions.floor().long().clamp(max=old - 1)
+        high = (low + 1).clamp(max=old - 1)
+        weight = (positions - low).to(leaf.dtype)
+        weight = weight.reshape([-1 if a == axis else 1 for a in range(leaf.ndim)])
+        return leaf.index_select(axis, low) * (1 - weight) + leaf.index_select(axis, high) * weight
+    if label in ("sequence", "decoder_sequence", "total_sequence") and old > 1:
+        # The last columns again, so that structure at the start (image tokens, a start token) stays what it was.
+        tail = leaf.narrow(axis, old - 1, 1).expand([size - old if a == axis else s for a, s in enumerate(leaf.shape)])
+        return torch.cat([leaf, tail], dim=axis)
+    copies = leaf.repeat([math.ceil(size / old) if a == axis else 1 for a in range(leaf.ndim)])
+    return copies.narrow(axis, 0, size).clone()
+
+
+def _join(top: str, name: str) -> str:
+    return f"{top}.{name}" if name else top
