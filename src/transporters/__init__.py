@@ -1,1 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Turn any Transformers model into a program that another runtime loads, and prove it against eager PyTorch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .artifacts.exported import ExportedModel
+    from .exporters.auto import AutoExportConfig, AutoExporter, register_backend
+    from .exporters.configs import DynamoConfig
+    from .exporters.exporter_dynamo import DynamoExporter
+
+_WHERE = {
+    "AutoExportConfig": "exporters.auto",
+    "AutoExporter": "exporters.auto",
+    "DynamoConfig": "exporters.configs",
+    "DynamoExporter": "exporters.exporter_dynamo",
+    "ExportedModel": "artifacts.exported",
+    "register_backend": "exporters.auto",
+}
+
+__all__ = [
+    "AutoExportConfig",
+    "AutoExporter",
+    "DynamoConfig",
+    "DynamoExporter",
+    "ExportedModel",
+    "register_backend",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)

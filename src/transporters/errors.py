@@ -35,9 +35,7 @@ class TransportersError(Exception):
 
     def __str__(self) -> str:
         where = " · ".join(
-            part
-            for part in (self.backend, self.stage and f"stage {self.stage}", self.workaround)
-            if part
+            part for part in (self.backend, self.stage and f"stage {self.stage}", self.workaround) if part
         )
         text = f"[{where}] {self.message}" if where else self.message
         return f"{text}\n  → {self.advice}" if self.advice else text

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Columns when the output is a file or a pipe and the environment does not say.
 PLAIN_WIDTH = 120
-_REDO_WITH_VERBOSE = "Run the command again with --verbose to see the traceback and the libraries' own output."
+_REDO_WITH_VERBOSE = "run the command again with --verbose to see the traceback and the libraries' own output"
 
 
 class Screen:
@@ -61,6 +61,13 @@ class Screen:
         else:
             self._end(record.name, record.seconds, record.status)
 
+    def checking(self, variation: Any) -> None:
+        """Show on the live line which set of inputs was compared last."""
+        if self._live is not None:
+            self._live.update(
+                self._live.task_ids[0], description=f"Verify: {_plain(variation.name)} {variation.status}"
+            )
+
     def say(self, text: str, style: str = "") -> None:
         """Write a line for people, on standard error."""
         from rich.text import Text
@@ -72,7 +79,9 @@ class Screen:
         if not self.as_json:
             self._out.print(view)
             return
-        self.streams.out.write(json.dumps(payload, indent=2, ensure_ascii=False, default=str) + "\n")
+        from ..verification.summary import finite
+
+        self.streams.out.write(json.dumps(finite(payload), indent=2, ensure_ascii=False, default=str) + "\n")
         self.streams.out.flush()
 
     def fail(self, error: BaseException) -> None:
@@ -97,10 +106,8 @@ class Screen:
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        self._live = Progress(
-            *columns, console=self._err, transient=True, redirect_stdout=False, redirect_stderr=False
-        )
-        self._live.add_task(name.replace("[", "\\["), total=None)
+        self._live = Progress(*columns, console=self._err, transient=True, redirect_stdout=False, redirect_stderr=False)
+        self._live.add_task(_plain(name), total=None)
         self._live.start()
 
     def _end(self, name: str, seconds: float, status: str) -> None:
@@ -132,9 +139,14 @@ def session(*, as_json: bool = False, verbose: bool = False) -> Iterator[Screen]
         except KeyboardInterrupt as error:
             screen.fail(error)
             raise typer.Exit(130) from error
-        except Exception as error:  # noqa: BLE001  the outermost net: every error ends as one message
+        except Exception as error:
             screen.fail(error)
             raise typer.Exit(exit_code(error)) from error
+
+
+def _plain(text: str) -> str:
+    """Text that rich's progress columns show as it is."""
+    return text.replace("[", "\\[")
 
 
 def console(stream: TextIO) -> Console:
@@ -142,7 +154,7 @@ def console(stream: TextIO) -> Console:
     from rich.console import Console
 
     wide = None if stream.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH
-    return Console(file=stream, width=wide, highlight=False)
+    return Console(file=stream, width=wide, highlight=False, markup=False, emoji=False)
 
 
 def exit_code(error: BaseException) -> int:
@@ -162,7 +174,7 @@ def error_text(error: BaseException) -> tuple[str, str]:
         return "Interrupted.", ""
     if isinstance(error, OSError) and error.strerror:
         place = f": {error.filename}" if error.filename else ""
-        return f"{error.strerror}{place}", "Check that the path exists, may be written, and that the disk has room."
+        return f"{error.strerror}{place}", "check that the path exists and may be written, and that the disk has room"
     return f"Unexpected {type(error).__name__}: {error}", _REDO_WITH_VERBOSE
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,19 +88,21 @@ def _carry_out(order: Order, screen: Screen) -> int:
 
     with screen.step("Load model"):
         loaded = load_model(order.model, task=order.task, dtype=order.dtype, gguf_file=order.gguf_file)
+    for note in loaded.notes:
+        screen.say(f"  ! {note}", "yellow")
     with screen.step("Sample inputs"):
         inputs = sample_inputs(loaded.model, tokenizer=loaded.tokenizer, processor=loaded.processor)
     exported = exporter.export(loaded.model, inputs, config, observer=screen.observe)
     report: Report | None = None
     if order.check:
         with screen.step("Verify"):
-            report = exported.verify()
+            report = exported.verify(observer=screen.checking)
     directory = order.out if report is None or report.verified else unverified(order.out)
     with screen.step("Save"):
         _save(exported, loaded, report, directory)
     if report is not None and order.html is not None:
         write_text(order.html, _page(report))
-    _tell(order, exported, report, directory, time.perf_counter() - start, screen)
+    _tell(order, exported, loaded, report, directory, time.perf_counter() - start, screen)
     return 0 if report is None or report.verified else 1
 
 
@@ -121,13 +122,16 @@ def _exporter(order: Order, screen: Screen) -> tuple[Any, Any]:
 
 def _save(exported: ExportedModel, loaded: LoadedModel, report: Report | None, directory: Path) -> None:
     """Save the artifact with its page: the page is part of the whole that appears at once."""
-    with tempfile.TemporaryDirectory() as drafts:
-        extra = dict(loaded.extra_files)
-        if report is not None:
-            draft = Path(drafts, PAGE)
-            draft.write_text(_page(report), encoding="utf-8")
-            extra[PAGE] = draft
-        exported.save(directory, assets=loaded.assets, extra_files=extra, source=loaded.source, task=loaded.task)
+    extra: dict[str, Path | str] = dict(loaded.extra_files)
+    if report is not None:
+        extra[PAGE] = _page(report)
+    exported.save(directory, assets=loaded.assets, extra_files=extra, source=loaded.source, task=loaded.task)
+    if report is not None:
+        report.files = {
+            str(path.relative_to(directory)): path.stat().st_size
+            for path in sorted(directory.rglob("*"))
+            if path.is_file()
+        }
 
 
 def _page(report: Report) -> str:
@@ -139,6 +143,7 @@ def _page(report: Report) -> str:
 def _tell(
     order: Order,
     exported: ExportedModel,
+    loaded: LoadedModel,
     report: Report | None,
     directory: Path,
     seconds: float,
@@ -151,6 +156,7 @@ def _tell(
         "artifact": str(directory),
         "export_format": order.export_format,
         "seconds": round(seconds, 3),
+        "notes": loaded.notes,
         "run": exported.run.to_dict(),
         "shape_contract": exported.contract.to_dict(),
         "report": report.to_dict() if report is not None else None,

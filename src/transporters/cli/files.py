@@ -7,10 +7,9 @@ import os
 import tempfile
 from pathlib import Path
 
+from ..artifacts import storage
 from ..errors import UsageError
 
-#: The file that makes a folder an artifact.
-MANIFEST = "export.json"
 UNVERIFIED_SUFFIX = "-unverified"
 
 
@@ -18,16 +17,9 @@ def check_target(directory: Path) -> None:
     """Refuse a folder that an artifact must not or cannot be written to.
 
     Raises:
-        UsageError: When ``directory`` is a file, a folder with other things in it, or cannot be created.
+        UsageError: When ``directory`` is a file, a folder with other things in it, or cannot be made.
     """
-    if directory.is_dir():
-        if any(directory.iterdir()) and not (directory / MANIFEST).is_file():
-            raise UsageError(
-                f"{directory} is not empty and is not an artifact, so it is left alone",
-                advice="Choose another folder for --out, or empty this one yourself.",
-            )
-    elif os.path.lexists(directory):
-        raise UsageError(f"{directory} is a file, not a folder", advice="Choose another folder for --out.")
+    storage.check_target(directory)
     _check_writable(directory)
 
 
@@ -40,7 +32,7 @@ def check_file(path: Path | None) -> None:
     if path is None:
         return
     if path.is_dir():
-        raise UsageError(f"{path} is a folder, not a file", advice="Name the file to write.")
+        raise UsageError(f"{path} is a folder, not a file", advice="name the file to write")
     _check_writable(path)
 
 
@@ -48,9 +40,9 @@ def _check_writable(path: Path) -> None:
     """The nearest folder above ``path`` that exists must let us write."""
     ancestor = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
     if not ancestor.is_dir():
-        raise UsageError(f"{ancestor} is a file, so {path} cannot be made", advice="Choose another place.")
+        raise UsageError(f"{ancestor} is a file, so {path} cannot be made", advice="choose another place")
     if not os.access(ancestor, os.W_OK | os.X_OK):
-        raise UsageError(f"{ancestor} may not be written to", advice="Choose another place, or change its permissions.")
+        raise UsageError(f"{ancestor} may not be written to", advice="choose another place, or change its permissions")
 
 
 def unverified(directory: Path) -> Path:

@@ -23,10 +23,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("export")(export.export)
-app.command("verify")(verify.verify)
-app.command("run")(run.run)
-app.command("stages")(stages.stages)
+app.command("export", short_help="Export a model, verify it, and save it.")(export.export)
+app.command("verify", short_help="Compare a saved artifact with eager.")(verify.verify)
+app.command("run", short_help="Run a saved artifact on text.")(run.run)
+app.command("stages", short_help="Show an exporter's stages in order.")(stages.stages)
 app.add_typer(workarounds.app, name="workarounds")
 
 
@@ -51,7 +51,7 @@ def _options(
 def dispatch(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code: 0 all verified, 1 failed, 2 wrong use."""
     try:
-        outcome = app(args=list(arguments) or ["--help"], prog_name="transporters", standalone_mode=False)
+        outcome = app(args=[*arguments] or ["--help"], prog_name="transporters", standalone_mode=False)
     except typer.Exit as stop:
         return stop.exit_code
     except typer.Abort:
@@ -68,7 +68,7 @@ def _wrong_use(error: BaseException, arguments: Sequence[str]) -> int:
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     try:
         with session(as_json="--json" in arguments):
-            raise UsageError(message, advice=f"See `{command} --help`.")
+            raise UsageError(message, advice=f"see `{command} --help`")
     except typer.Exit as stop:
         return stop.exit_code
 

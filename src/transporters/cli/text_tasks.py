@@ -48,7 +48,7 @@ def read_pooling(directory: Path) -> Pooling:
     if foreign := [kind for kind, _ in modules if kind not in _EMBEDDING_MODULES]:
         raise UsageError(
             f"the embedding recipe in {listing.name} has a step that is not supported: {foreign[0]}",
-            advice="Run the program from Python and apply the recipe there.",
+            advice="run the program from Python and apply the recipe there",
         )
     places = [path for kind, path in modules if kind == "Pooling"]
     mode = _pooling_mode(directory / places[0] / "config.json") if places else "mean"
@@ -70,7 +70,7 @@ def _pooling_mode(path: Path) -> str:
         return modes[0]
     raise UsageError(
         f"the pooling in {path.parent.name}/{path.name} is not supported: {', '.join(wanted) or 'none'}",
-        advice="Run the program from Python and pool its outputs there.",
+        advice="run the program from Python and pool its outputs there",
     )
 
 
@@ -78,7 +78,7 @@ def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ArtifactError(f"{path} is not valid JSON: {error}", advice="Export the model again.") from error
+        raise ArtifactError(f"{path} is not valid JSON: {error}", advice="export the model again") from error
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:

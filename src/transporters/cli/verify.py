@@ -39,7 +39,7 @@ def _carry_out(directory: Path, model: str | None, html: Path | None, screen: Sc
     with screen.step("Load model"):
         loaded = load_model(**source)
     with screen.step("Verify"):
-        report = exported.verify(model=loaded.model)
+        report = exported.verify(model=loaded.model, observer=screen.checking)
     if html is not None:
         from ..verification.html import render_html
 
@@ -66,7 +66,7 @@ def eager_source(manifest: dict[str, Any], model: str | None) -> dict[str, Any]:
     if not place:
         raise UsageError(
             "the artifact does not say which model it was made from",
-            advice="Name the eager model with --model.",
+            advice="name the eager model with --model",
         )
     return {
         "source": place,

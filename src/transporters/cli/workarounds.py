@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..exporters.registry import Workaround
 
-app = typer.Typer(help="List and explain the registered workarounds.", no_args_is_help=True)
+app = typer.Typer(help="List and explain the registered workarounds.")
 
 
 @app.command("list")

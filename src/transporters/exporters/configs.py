@@ -93,7 +93,6 @@ class DynamoConfig(ExportConfig):
             not named keep what ``dynamic`` says.
         allow_static: Axes that may come out static although the model itself takes other sizes: readable labels
             (``"sequence"``) or ``"input_ids.1"``.
-        strict: Trace with TorchDynamo's byte-code analysis instead of running the model's Python.
     """
 
     export_format: ClassVar[str] = "torch"
@@ -101,12 +100,11 @@ class DynamoConfig(ExportConfig):
     dynamic: bool = True
     dynamic_shapes: dict[str, Any] | None = None
     allow_static: list[str] = field(default_factory=list)
-    strict: bool = False
 
     def __post_init__(self) -> None:
         """Check the values' types."""
         super().__post_init__()
-        for name in ("dynamic", "strict"):
+        for name in ("dynamic",):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} takes true or false, not {getattr(self, name)!r}")
         if self.dynamic_shapes is not None and not isinstance(self.dynamic_shapes, dict):

@@ -69,9 +69,7 @@ class ExportRun:
             raise
         except Exception as error:
             record.status = "failed"
-            raise ExportError(
-                f"{type(error).__name__}: {error}", backend=self.backend, stage=name
-            ) from error
+            raise ExportError(f"{type(error).__name__}: {error}", backend=self.backend, stage=name) from error
         else:
             record.status = "done"
         finally:

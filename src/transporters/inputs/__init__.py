@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Models and what goes into them: loading, sample inputs, and the meaning of their axes."""

@@ -16,7 +16,9 @@ import torch
 from ..trees import pytrees
 
 #: Labels whose size follows from the model's configuration: other sizes are another model.
-FIXED = frozenset({"channels", "hidden", "mel_bins", "heads", "head_dim", "patch_features", "coordinates", "thw", "state"})
+FIXED = frozenset(
+    {"channels", "hidden", "mel_bins", "heads", "head_dim", "patch_features", "coordinates", "thw", "state"}
+)
 
 #: Labels that come in whole multiples per row of the batch.
 PER_ROW = frozenset({"images", "patches", "videos", "video_patches"})
@@ -106,16 +108,20 @@ def resize(inputs: Mapping[str, Any], labels: Labels, new_sizes: Mapping[str, in
     if "past_sequence" in wanted and "total_sequence" in old:
         wanted["total_sequence"] = wanted["past_sequence"] + wanted.get("sequence", old["sequence"])
 
+    plain = not any(name.startswith("pixel_values") for name in inputs)
+
     def change(name: str, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return wanted.get("past_sequence", leaf) if name.endswith("cumulative_length") else leaf
         for axis, label in enumerate(labels.get(name, ())):
             if label in wanted and leaf.shape[axis] != wanted[label]:
-                leaf = _resize_axis(leaf, axis, label, wanted[label])
+                leaf = _resize_axis(leaf, axis, label, wanted[label], tokens=plain and name.endswith("input_ids"))
         return leaf
 
-    return {name: pytrees.map_named(lambda n, leaf, top=name: change(_join(top, n), leaf), value)
-            for name, value in inputs.items()}  # fmt: skip
+    resized = {}
+    for top, value in inputs.items():
+        resized[top] = pytrees.map_named(lambda name, leaf, top=top: change(_join(top, name), leaf), value)
+    return resized
 
 
 def _known(name: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -144,26 +150,52 @@ def _merge_audio_mask(labels: Labels, leaves: dict[str, Any]) -> Labels:
     return labels
 
 
-def _resize_axis(leaf: torch.Tensor, axis: int, label: str, size: int) -> torch.Tensor:
+def _resize_axis(leaf: torch.Tensor, axis: int, label: str, size: int, *, tokens: bool) -> torch.Tensor:
     old = leaf.shape[axis]
     if size <= old:
         return leaf.narrow(axis, 0, size).clone()
     if old == 0:
         shape = (*leaf.shape[:axis], size, *leaf.shape[axis + 1 :])
         return torch.zeros(shape, dtype=leaf.dtype, device=leaf.device)
-    if label in ("height", "width") and leaf.is_floating_point() and leaf.ndim in (4, 5):
-        positions = torch.linspace(0, old - 1, size, device=leaf.device)
-        low = positions.floor().long().clamp(max=old - 1)
-        high = (low + 1).clamp(max=old - 1)
-        weight = (positions - low).to(leaf.dtype)
-        weight = weight.reshape([-1 if a == axis else 1 for a in range(leaf.ndim)])
-        return leaf.index_select(axis, low) * (1 - weight) + leaf.index_select(axis, high) * weight
-    if label in ("sequence", "decoder_sequence", "total_sequence") and old > 1:
-        # The last columns again, so that structure at the start (image tokens, a start token) stays what it was.
-        tail = leaf.narrow(axis, old - 1, 1).expand([size - old if a == axis else s for a, s in enumerate(leaf.shape)])
-        return torch.cat([leaf, tail], dim=axis)
+    if label in ("height", "width") and leaf.is_floating_point():
+        return _resample(leaf, axis, size)
+    if label.endswith("sequence") and old > 1:
+        return torch.cat([leaf, _continue(leaf, axis, size - old, tokens)], dim=axis)
     copies = leaf.repeat([math.ceil(size / old) if a == axis else 1 for a in range(leaf.ndim)])
-    return copies.narrow(axis, 0, size).clone()
+    copies = copies.narrow(axis, 0, size).clone()
+    if label == "batch" and leaf.ndim > 1:
+        # No new row may equal an old one, or a program that mixes rows up would pass unseen.
+        if tokens:
+            half = leaf.shape[-1] // 2
+            copies[old:, half:] = copies[old:, half:].flip(-1)
+        elif leaf.is_floating_point():
+            copies[old:] *= 0.75
+    return copies
+
+
+def _resample(leaf: torch.Tensor, axis: int, size: int) -> torch.Tensor:
+    """Linear interpolation along one axis."""
+    old = leaf.shape[axis]
+    positions = torch.linspace(0, old - 1, size, device=leaf.device)
+    low = positions.floor().long().clamp(max=old - 1)
+    high = (low + 1).clamp(max=old - 1)
+    weight = (positions - low).to(leaf.dtype).reshape([-1 if a == axis else 1 for a in range(leaf.ndim)])
+    return leaf.index_select(axis, low) * (1 - weight) + leaf.index_select(axis, high) * weight
+
+
+def _continue(leaf: torch.Tensor, axis: int, count: int, tokens: bool) -> torch.Tensor:
+    """What follows the last columns: other tokens in text, the next positions, otherwise the last column again."""
+    old = leaf.shape[axis]
+    if tokens:
+        back = [old - 2 - step % (old - 1) for step in range(count)]
+        return leaf.index_select(axis, torch.tensor(back, device=leaf.device))
+    last = leaf.narrow(axis, old - 1, 1)
+    tail = last.expand([count if a == axis else s for a, s in enumerate(leaf.shape)]).clone()
+    is_position = old > 1 and not leaf.is_floating_point() and bool((leaf.diff(dim=axis) == 1).all())
+    if is_position:
+        steps = torch.arange(1, count + 1, device=leaf.device, dtype=leaf.dtype)
+        tail += steps.reshape([-1 if a == axis else 1 for a in range(leaf.ndim)])
+    return tail
 
 
 def _join(top: str, name: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from transporters.errors import UsageError
+from ..errors import UsageError
 
 #: Weight files that ``from_pretrained`` looks for, single ones first, then the indexes of sharded ones.
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Any
 
-from transporters.errors import UsageError
+from ..errors import UsageError
 
 #: Task name -> auto classes of ``transformers``, the first one that knows the config wins. The order of the tasks
 #: matters too: :func:`task_of` answers with the first task whose classes contain the model's class, so a special task

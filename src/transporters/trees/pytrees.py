@@ -97,14 +97,51 @@ def rebuild(leaves: Iterable[Any], spec: TreeSpec) -> Any:
     return pytree.tree_unflatten(leaves, spec)
 
 
+def leaves(tree: Any) -> list[Any]:
+    """Every leaf, None among them, in order."""
+    return pytree.tree_leaves(tree)
+
+
+def dumps(spec: TreeSpec) -> str:
+    """A structure as JSON text."""
+    return pytree.treespec_dumps(spec)
+
+
+def loads(text: str) -> TreeSpec:
+    """Inverse of `dumps`; the container classes must be registered."""
+    return pytree.treespec_loads(text)
+
+
+def register_found(cls: type) -> None:
+    """Register a class that a file names. A `ModelOutput` has registered itself when its module was imported.
+
+    Raises:
+        TypeError: When it is neither a `ModelOutput` nor a class whose instances hold state.
+    """
+    from transformers.utils import ModelOutput
+
+    if issubclass(cls, ModelOutput) or cls in _OURS or cls in pytree.BUILTIN_TYPES:
+        return
+    if not _may_hold_state(cls):
+        raise TypeError(f"{containers.type_name(cls)} is not a container")
+    register(cls)
+
+
 def spec_tree(tree: Any, function: Callable[[str, Any], Any]) -> Any:
     """What `torch.export` takes as ``dynamic_shapes`` for ``tree``: dicts stay dicts, a container becomes a list."""
     return _spec_tree(tree, function, ())
 
 
-def container_names(tree: Any) -> list[str]:
-    """`type_name` of every registered container class that occurs in a tree, sorted."""
-    return sorted({containers.type_name(cls) for cls in _types_in(tree)})
+def container_names_of(spec: TreeSpec) -> list[str]:
+    """`type_name` of every class in a structure that torch does not know by itself, sorted."""
+    found: set[str] = set()
+    waiting = [spec]
+    while waiting:
+        node = waiting.pop()
+        waiting.extend(node.children())
+        if not node.is_leaf() and node.type is not None and node.type not in pytree.BUILTIN_TYPES:
+            found.add(containers.type_name(node.type))
+    return sorted(found)
 
 
 def _spec_tree(tree: Any, function: Callable[[str, Any], Any], path: tuple[str, ...]) -> Any:

@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Comparing a program with eager PyTorch, and showing what was found."""

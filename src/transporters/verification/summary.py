@@ -59,7 +59,18 @@ def headline(report: Report) -> str:
         return f"{report.model} → {report.export_format}: verified, equal to eager at {plural(ran, 'set')} of inputs"
     if not ran:
         return f"{report.model} → {report.export_format}: not verified, no set of inputs ran"
-    return f"{report.model} → {report.export_format}: NOT verified, {ran - good} of {plural(ran, 'set')} of inputs differ"
+    return f"{report.model} → {report.export_format}: NOT verified, {ran - good} of {plural(ran, 'set')} of inputs fail"
+
+
+def distance(part: float | None) -> str:
+    """A share of what is allowed in words: "equal", "3.3 % of the limit", "5,200 × the limit"."""
+    if part is None:
+        return "–"
+    if part == 0:
+        return "equal"
+    if part < 1:
+        return f"{part * 100:.2g} % of the limit"
+    return f"{part:,.0f} × the limit" if part >= 10 else f"{part:.1f} × the limit"
 
 
 def plural(count: int, noun: str) -> str:
@@ -72,7 +83,7 @@ def trouble(variation: Variation) -> str:
     if variation.detail:
         return variation.detail
     check = worst(variation.outputs)
-    return check.detail if check is not None and not check.passed else ""
+    return f"{check.name}: {check.detail or check.verdict}" if check is not None and not check.passed else ""
 
 
 def extent(axis: dict[str, Any]) -> str:
@@ -110,3 +121,12 @@ def size(count: int) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1000
     return f"{amount:.2f} GB"
+
+
+def finite(data: Any) -> Any:
+    """The same data with None for every number that JSON has no word for (NaN and the infinities)."""
+    if isinstance(data, dict):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

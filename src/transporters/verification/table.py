@@ -143,5 +143,5 @@ def _finding(finding: dict[str, Any]) -> Text:
 
 
 def _section(title: str, lines: list[Text]) -> RenderableType:
-    body = Padding(Group(*lines), (0, 0, 0, 2))
-    return Padding(Group(Text(title, style="bold"), body), (0, 0, 1, 0))
+    body = Padding(Group(*lines), (0, 0, 0, 2), expand=False)
+    return Padding(Group(Text(title, style="bold"), body), (0, 0, 1, 0), expand=False)

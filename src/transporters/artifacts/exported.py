@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ExportedModel`: a program together with all that is known of it; run it, verify it, save it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import RunError, TransportersError, UsageError
+from ..exporters import auto
+from ..exporters.preparers import Preparer, preparers_by_name
+from ..exporters.run import ExportRun
+from ..exporters.shapes import ShapeContract
+from ..trees import containers, pytrees
+from . import manifest as manifests
+from . import samples
+from .storage import whole_folder
+
+if TYPE_CHECKING:
+    from torch.utils._pytree import TreeSpec
+    from transformers import PreTrainedModel
+
+    from ..exporters.base import Finished
+    from ..exporters.configs import ExportConfig
+    from ..verification.report import Report
+
+#: Resolved on use, because verification imports artifacts and not the other way round.
+_VERIFY = "transporters.verification.verify:verify"
+
+
+@dataclass
+class ExportedModel:
+    """A model as a program of another runtime.
+
+    Attributes:
+        export_format: "torch", "onnx", "executorch" or a third party's.
+        program: The backend's own object (for "torch" a `torch.export.ExportedProgram`).
+        run: What was done to the model: stages with times, workarounds that fired, findings, versions.
+        contract: A row per input axis.
+        model_class: `module:qualname` of the model's class.
+        inputs: Name, dtype and symbolic shape of every input leaf, in the program's order.
+        outputs: The same of every output leaf.
+        output_spec: Tree that puts the outputs into eager's structure.
+        constants: Arguments that are baked in.
+        preparers: They compute further inputs from the caller's whenever the program runs.
+        sample_inputs: What the program was made from, as the caller would pass it.
+        export_config: The export's configuration as a dict.
+        model: The eager model, where there is one in this process.
+        model_config: The model's own configuration.
+        report: The last verification.
+        task: Name of the task, where known.
+        source: Where the model came from, where known.
+        folder: Where the artifact is, once it was saved or loaded.
+    """
+
+    export_format: str
+    program: Any
+    run: ExportRun
+    contract: ShapeContract
+    model_class: str
+    inputs: list[dict[str, Any]]
+    outputs: list[dict[str, Any]]
+    output_spec: TreeSpec
+    constants: dict[str, Any] = field(default_factory=dict)
+    preparers: tuple[Preparer, ...] = ()
+    sample_inputs: dict[str, Any] = field(default_factory=dict)
+    export_config: dict[str, Any] = field(default_factory=dict)
+    model: PreTrainedModel | None = None
+    model_config: Any = None
+    report: Report | None = None
+    task: str | None = None
+    source: dict[str, str | None] | None = None
+    folder: Path | None = None
+    rungs: dict[str, Callable[[Mapping[str, Any]], Any]] = field(default_factory=dict, repr=False)
+    _runner: Any = field(default=None, repr=False)
+
+    @classmethod
+    def from_export(
+        cls, export_format: str, finished: Finished, run: ExportRun, config: ExportConfig
+    ) -> ExportedModel:
+        """Wrap what an exporter handed over."""
+        prepared = finished.prepared
+        return cls(
+            export_format=export_format,
+            program=finished.program,
+            run=run,
+            contract=finished.contract,
+            model_class=containers.type_name(type(prepared.model)),
+            inputs=list(finished.inputs),
+            outputs=list(finished.outputs),
+            output_spec=finished.output_spec,
+            constants=prepared.constants,
+            preparers=prepared.preparers,
+            sample_inputs=prepared.given,
+            export_config=config.to_dict(),
+            model=prepared.model,
+            model_config=getattr(prepared.model, "config", None),
+            rungs=finished.rungs,
+        )
+
+    def __call__(self, **inputs: Any) -> Any:
+        """Run the program in its own runtime.
+
+        Args:
+            inputs: The forward arguments of the model by name, as the eager model takes them. They are not changed.
+
+        Returns:
+            The outputs in the structure that the eager model gives.
+
+        Raises:
+            RunError: When an argument is missing, unknown, or differs from a baked-in constant, or when the runtime
+                refuses the inputs.
+        """
+        given = self._checked(inputs)
+        complete = given
+        for preparer in self.preparers:
+            complete = preparer.before(self.model_config, self._model_type(), complete)
+        leaves = self.runner.run(self._bound(complete))
+        outputs = pytrees.rebuild(leaves, self.output_spec)
+        for preparer in self.preparers:
+            outputs = preparer.after(self.model_config, given, outputs)
+        return outputs
+
+    @property
+    def runner(self) -> Any:
+        """The program, loaded in its runtime; made on first use."""
+        if self._runner is None:
+            self._runner = auto.runner_class(self.export_format)(self.program, self.inputs)
+        return self._runner
+
+    def verify(self, *, model: Any = None, observer: Callable[[Any], None] | None = None) -> Report:
+        """Run the artifact in its runtime against eager, on the sample and on variations of it.
+
+        Args:
+            model: The eager model; by default the one the program was made from.
+            observer: Called with each variation's result.
+
+        Raises:
+            UsageError: When there is no eager model in this process and none is given.
+        """
+        report: Report = auto.load_object(_VERIFY)(self, model=model, observer=observer)
+        self.report = report
+        return report
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What ``export.json`` says, but for the list of files."""
+        return {
+            "export_format": self.export_format,
+            "model_class": self.model_class,
+            "task": self.task,
+            "source": self.source,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+            "shape_contract": self.contract.to_dict(),
+            "constants": self.constants,
+            "preparers": [preparer.name for preparer in self.preparers],
+            "containers": sorted(
+                {*pytrees.container_names_of(self.output_spec), *samples.container_names(self.sample_inputs)}
+            ),
+            "output_spec": pytrees.dumps(self.output_spec),
+            "samples": samples.describe(self.sample_inputs),
+            "config": self.export_config,
+            **self.run.to_dict(),
+            "verification": self.report.to_dict() if self.report else None,
+        }
+
+    def save(
+        self,
+        directory: str | Path,
+        *,
+        assets: Iterable[Any] = (),
+        extra_files: Mapping[str, Path | str] | None = None,
+        source: dict[str, str | None] | None = None,
+        task: str | None = None,
+    ) -> Path:
+        """Write the artifact into a folder, which appears whole or not at all.
+
+        Args:
+            directory: The folder. An artifact that stands there is replaced; anything else is refused.
+            assets: Objects with ``save_pretrained`` (tokenizer, processor) to write beside the program.
+            extra_files: Relative name to a file to copy, or to the text to write.
+            source: Where the model came from, so that the artifact can be verified later.
+            task: Name of the task.
+
+        Raises:
+            UsageError: When ``directory`` is something else than an artifact.
+            ArtifactError: When it cannot be written.
+        """
+        target = Path(directory)
+        self.task = task or self.task
+        self.source = source or self.source
+        with whole_folder(target) as folder:
+            auto.runner_class(self.export_format).write(self.program, folder)
+            samples.write(folder, self.sample_inputs)
+            if self.model_config is not None:
+                self.model_config.save_pretrained(folder)
+            for asset in assets:
+                asset.save_pretrained(folder)
+            for name, content in (extra_files or {}).items():
+                samples.place(folder, name, content)
+            files = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
+            manifests.write(folder, {**self.manifest, "files": files})
+        self.folder = target
+        return target
+
+    @classmethod
+    def load(cls, directory: str | Path) -> ExportedModel:
+        """Read an artifact back; its program runs without the model's weights being loaded a second time.
+
+        Raises:
+            ArtifactError: When the folder is missing, incomplete, damaged, or of a newer schema.
+        """
+        folder = Path(directory)
+        manifest = manifests.read(folder)
+        samples.register_containers(manifest["containers"])
+        return cls(
+            export_format=manifest["export_format"],
+            program=auto.runner_class(manifest["export_format"]).read(folder),
+            run=ExportRun.from_dict({"backend": "", **manifest}),
+            contract=ShapeContract.from_dict(manifest["shape_contract"]),
+            model_class=manifest["model_class"],
+            inputs=manifest["inputs"],
+            outputs=manifest["outputs"],
+            output_spec=pytrees.loads(manifest["output_spec"]),
+            constants=manifest["constants"],
+            preparers=preparers_by_name(manifest["preparers"]),
+            sample_inputs=samples.read(folder, manifest.get("samples") or {}),
+            export_config=manifest.get("config") or {},
+            model_config=samples.read_model_config(folder),
+            report=samples.read_report(manifest.get("verification")),
+            task=manifest.get("task"),
+            source=manifest.get("source"),
+            folder=folder,
+        )
+
+    def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The caller's tensors, with constants checked and absent arguments dropped."""
+        names = dict.fromkeys(entry["name"].split(".")[0] for entry in self.inputs)
+        given = {}
+        for name, value in inputs.items():
+            if value is None:
+                continue
+            if name in self.constants:
+                if value != self.constants[name]:
+                    raise RunError(
+                        f"{name}={value!r}, but the program was made with {name}={self.constants[name]!r}",
+                        advice=f"leave {name} out, or export again with {name}={value!r} in the sample inputs",
+                    )
+            elif name in names or name in self.sample_inputs:
+                given[name] = value
+            else:
+                near = difflib.get_close_matches(name, names, n=1)
+                raise RunError(
+                    f"the program takes no input {name!r}",
+                    advice=f"did you mean {near[0]!r}?" if near else f"its inputs are: {', '.join(names)}",
+                )
+        missing = [name for name in self.sample_inputs if name not in given]
+        if missing:
+            raise RunError(
+                f"the input {missing[0]!r} is missing", advice=f"the program takes: {', '.join(self.sample_inputs)}"
+            )
+        return given
+
+    def _bound(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Private copies in the program's order; the runtime may write into what it is given."""
+
+        def copy(_: str, leaf: Any) -> Any:
+            return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+
+        order = dict.fromkeys(entry["name"].split(".")[0] for entry in self.inputs)
+        return {name: pytrees.map_named(copy, inputs[name]) for name in order}
+
+    def _model_type(self) -> type:
+        return type(self.model) if self.model is not None else containers.find_type(self.model_class)
+
+    def eager_model(self, model: Any = None) -> Any:
+        """The eager model to compare with.
+
+        Raises:
+            UsageError: When there is none in this process, or it is of another class than the program's.
+        """
+        found = model if model is not None else self.model
+        if found is None:
+            raise UsageError(
+                "the eager model is not loaded, so there is nothing to verify against",
+                advice="pass model=AutoModel.from_pretrained(…), or `transporters verify DIR --model SOURCE`",
+            )
+        if containers.type_name(type(found)) != self.model_class:
+            raise UsageError(
+                f"the program was made from {self.model_class}, not from {containers.type_name(type(found))}",
+                advice="load the model with the class that it was exported with",
+            )
+        return found
+
+
+__all__ = ["ExportedModel", "TransportersError"]

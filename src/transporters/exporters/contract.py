@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the shape contract of a traced program: reads the symbols, and finds out what fixed every static axis."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from ..errors import FrozenAxisError
+from ..inputs.axes import FIXED
+from ..trees import pytrees
+from .configs import DynamoConfig
+from .dynamic_shapes import ShapeRequest
+from .prepare import Prepared
+from .shapes import Axis, ShapeContract
+
+Probe = Callable[[str, int], tuple[str, str, str]]
+
+
+def build(program: ExportedProgram, prepared: Prepared, traced_with: Any, wanted: ShapeRequest) -> ShapeContract:
+    """A row per input axis.
+
+    For a static axis that was asked to be dynamic the eager model is run at other sizes: when it refuses them, the
+    model fixes the axis, and its error and line say why; when it takes them, a guard of the trace froze the axis.
+
+    Args:
+        program: The traced program.
+        prepared: The sample and how to run eager.
+        traced_with: The inputs of the trace.
+        wanted: What was asked for.
+    """
+    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    leaves = pytrees.named_leaves(traced_with)
+    sample = dict(pytrees.named_leaves(prepared.inputs))
+    probes: dict[str, tuple[str, str, str]] = {}
+    rows: list[Axis] = []
+    for (name, leaf), node_name in zip(leaves, program.graph_signature.user_inputs):
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        traced = placeholders[str(node_name)].meta["val"]
+        labels = prepared.labels.get(name, ())
+        for axis, (label, size) in enumerate(zip(labels, traced.shape)):
+            at = int(sample[name].shape[axis])
+            if isinstance(size, torch.SymInt) and not str(size).isdigit():
+                rows.append(_dynamic(program, name, axis, label, at, size, wanted))
+                continue
+            cause = _requested(wanted, name, axis, label)
+            if cause is None:
+                if label not in probes:
+                    probes[label] = _probe(prepared, label, int(leaf.shape[axis]))
+                cause = probes[label]
+                if cause[0] == "guard":
+                    cause = ("guard", *_guard(program, node_name, axis, int(leaf.shape[axis])))
+            rows.append(Axis(name, axis, label, at, False, cause=cause[0], reason=cause[1], source=cause[2]))
+    return ShapeContract(tuple(rows))
+
+
+def check(contract: ShapeContract, wanted: ShapeRequest, config: DynamoConfig) -> None:
+    """Refuse a contract in which an axis froze that the model itself leaves free.
+
+    Raises:
+        FrozenAxisError: Naming the axis, the guard and its line, and how to allow it.
+    """
+    for axis in contract.axes:
+        explicit = (axis.input, axis.index) in wanted.explicit and wanted.is_dynamic(axis.input, axis.index)
+        allowed = {axis.label, axis.input, f"{axis.input}.{axis.index}"} & set(config.allow_static)
+        if axis.dynamic or allowed or not (axis.cause == "guard" or (explicit and axis.cause != "requested")):
+            continue
+        at = f" at {axis.source}" if axis.source else ""
+        raise FrozenAxisError(
+            f"axis {axis.index} ({axis.label}) of {axis.input} was asked to be dynamic but the program fixes it to "
+            f"{axis.size}{at}: {axis.reason}",
+            advice=f"patch that line for the export, or allow it with allow_static=[{axis.label!r}] "
+            f"(--allow-static {axis.label}) or dynamic_shapes={{{axis.input!r}: {{{axis.index}: 'static'}}}}",
+        )
+
+
+def _requested(wanted: ShapeRequest, name: str, axis: int, label: str) -> tuple[str, str, str] | None:
+    if not wanted.is_dynamic(name, axis):
+        return ("requested", "a static axis was asked for", "")
+    if label in FIXED:
+        return ("config", f"the model's configuration sets {label}", "")
+    return None
+
+
+def _dynamic(
+    program: ExportedProgram, name: str, axis: int, label: str, at: int, size: torch.SymInt, wanted: ShapeRequest
+) -> Axis:
+    bounds = program.range_constraints.get(size.node.expr)
+    low, high = (bounds.lower, bounds.upper) if bounds is not None else (0, None)
+    minimum = int(low) if str(low).isdigit() else 1
+    if minimum <= 2 and (name, axis) not in wanted.explicit:
+        minimum = 1  # the trace starts its symbols at 2; the program itself is run at 1 when it is verified
+    maximum = int(high) if str(high).isdigit() else None
+    return Axis(name, axis, label, at, True, symbol=str(size), minimum=minimum, maximum=maximum)
+
+
+def _probe(prepared: Prepared, label: str, size: int) -> tuple[str, str, str]:
+    """Whether eager takes other sizes of a label: ("model", its error, its line) or ("guard", "", "")."""
+    first: tuple[str, str, str] | None = None
+    for other in dict.fromkeys((size + 1, 2 * size, max(1, size // 2))):
+        try:
+            prepared.eager(prepared.resized({label: other}))
+        except Exception as error:  # noqa: BLE001  the error is the answer: it is what the report quotes
+            first = first or ("model", _one_line(error), _model_line(error))
+        else:
+            return ("guard", "", "")
+    return first or ("guard", "", "")
+
+
+def _guard(program: ExportedProgram, node_name: Any, axis: int, size: int) -> tuple[str, str]:
+    """The expression that froze an axis, and the line that asked for it, from the trace's own records."""
+    env = next(
+        (v.fake_mode.shape_env for n in program.graph.nodes if hasattr(v := n.meta.get("val"), "fake_mode")), None
+    )
+    sources = getattr(env, "var_to_sources", {})
+    for symbol, value in getattr(env, "replacements", {}).items():
+        where = env.replacements_slocs.get(symbol) if env is not None else None
+        origin = str(sources.get(symbol, ""))
+        if str(value) == str(size) and f"idx={axis})" in origin and f"'{node_name}'" in origin and where is not None:
+            frame = where.maybe_user_loc or where.framework_loc
+            return (f"a guard holds it at {size}", _place(frame))
+    same = [s for s, v in getattr(env, "replacements", {}).items() if str(v) == str(size)]
+    frames = [env.replacements_slocs[s].framework_loc for s in same if env is not None and s in env.replacements_slocs]
+    frames = [f for f in frames if f is not None and "/torch/" not in f.filename] or frames
+    return (f"a guard holds it at {size}", _place(frames[0]) if frames else "")
+
+
+def _place(frame: Any) -> str:
+    if frame is None or isinstance(frame, str):
+        return frame or ""
+    return f"{_short(frame.filename)}:{frame.lineno}"
+
+
+def _model_line(error: BaseException) -> str:
+    """The deepest frame of model code in a traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = str(Path(__file__).resolve().parent.parent)
+    outside = [f for f in frames if "/torch/" not in f.filename and not f.filename.startswith(ours)]
+    models = [f for f in outside if "/transformers/models/" in f.filename]
+    return _place((models or outside or list(frames))[-1]) if frames else ""
+
+
+def _short(path: str) -> str:
+    """Path from the package's folder on, so that a report reads the same on every machine."""
+    marker = "site-packages/"
+    return path.split(marker)[-1] if marker in path else Path(path).name
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:240]}"

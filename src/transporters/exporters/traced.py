@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A traced program, what can be read off its graph, and how it is handed over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.utils._pytree import TreeSpec
+
+from ..trees import pytrees
+from .base import Finished
+from .dynamic_shapes import ShapeRequest
+from .patching import patched
+from .prepare import Prepared
+from .run import ExportRun
+from .shapes import ShapeContract
+from .tracing import traceable_attention
+
+_RANDOM = ("rand", "randn", "randint", "bernoulli", "multinomial", "normal", "dropout", "uniform", "randperm", "poisson")
+
+
+@dataclass
+class Traced:
+    """What stage 4 gives: the program, the inputs it was traced with, and the axes that were asked for."""
+
+    program: ExportedProgram
+    inputs: dict[str, Any]
+    wanted: ShapeRequest
+
+
+def finish(program: ExportedProgram, prepared: Prepared, contract: ShapeContract, run: ExportRun) -> Finished:
+    """Name the outputs, and keep the rungs that a bisection climbs: patched eager, then the program."""
+    spec = program.call_spec.out_spec
+    assert spec is not None, "torch.export always records the output's structure"
+
+    def patched_eager(inputs: Mapping[str, Any]) -> Any:
+        with patched("dynamo", ExportRun("dynamo"), run.skipped), traceable_attention(prepared.model, run):
+            return prepared.eager(prepared.complete(inputs))
+
+    inputs, outputs = describe(program, prepared, contract)
+    return Finished(program, prepared, contract, inputs, outputs, spec, {"patched eager": patched_eager})
+
+
+def describe(
+    program: ExportedProgram, prepared: Prepared, contract: ShapeContract
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Name, dtype and symbolic shape of every input and output, symbols under their readable labels."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    readable = _readable_symbols(program, prepared)
+    names = [name for name, _ in pytrees.named_leaves(prepared.inputs)]
+    inputs = [
+        _entry(name, values[str(node_name)], readable)
+        for name, node_name in zip(names, program.graph_signature.user_inputs)
+    ]
+    output_node = program.graph.output_node()
+    produced = {node.name: node for node in output_node.args[0] if isinstance(node, torch.fx.Node)}  # type: ignore[union-attr]
+    outputs = []
+    for name, given in zip(output_names(program.call_spec.out_spec), program.graph_signature.user_outputs):
+        value = values.get(str(given)) if str(given) in produced else given
+        outputs.append(_entry(name, value, readable))
+    return inputs, outputs
+
+
+def _readable_symbols(program: ExportedProgram, prepared: Prepared) -> dict[str, str]:
+    """Symbol to label, from the first input axis that has it."""
+    found: dict[str, str] = {}
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    for (name, _), node_name in zip(pytrees.named_leaves(prepared.inputs), program.graph_signature.user_inputs):
+        value = values[str(node_name)]
+        if isinstance(value, torch.Tensor):
+            for label, size in zip(prepared.labels.get(name, ()), value.shape):
+                found.setdefault(str(size), label)
+        elif isinstance(value, torch.SymInt):
+            found.setdefault(str(value), name)
+    return {symbol: label for symbol, label in found.items() if re.fullmatch(r"[su]\d+", symbol)}
+
+
+def _entry(name: str, value: Any, readable: dict[str, str]) -> dict[str, Any]:
+    def size(dim: Any) -> int | str:
+        if isinstance(dim, int):
+            return dim
+        return re.sub(r"\b[su]\d+\b", lambda match: readable.get(match[0], match[0]), str(dim))
+
+    if isinstance(value, torch.Tensor):
+        dtype = str(value.dtype).removeprefix("torch.")
+        return {"name": name, "dtype": dtype, "shape": [size(dim) for dim in value.shape]}
+    kind = "int" if isinstance(value, (int, torch.SymInt)) else type(value).__name__
+    return {"name": name, "dtype": kind, "shape": None}
+
+
+def output_names(spec: TreeSpec | None) -> tuple[str, ...]:
+    """Dotted name per output leaf, in order; a lone tensor is called ``output``."""
+    assert spec is not None, "torch.export always records the output's structure"
+    tree = pytrees.rebuild([torch.empty(0)] * spec.num_leaves, spec)
+    return tuple(name or "output" for name, _ in pytrees.named_leaves(tree))
+
+
+def note_graph_findings(program: ExportedProgram, inputs: Mapping[str, Any], run: ExportRun) -> None:
+    """Say which arguments the model ignores, and which operations are random."""
+    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    for (name, leaf), node_name in zip(pytrees.named_leaves(dict(inputs)), program.graph_signature.user_inputs):
+        node = placeholders.get(str(node_name))
+        if isinstance(leaf, torch.Tensor) and node is not None and not _used(node):
+            run.note("info", name, "the model ignores this argument; it stays an input, so that callers can pass it")
+    for node in program.graph.nodes:
+        if node.op == "call_function" and _is_random(node):
+            run.note("warning", str(node.target), f"is random, so outputs differ from call to call{_at(node)}")
+
+
+def _used(node: torch.fx.Node) -> bool:
+    """Whether anything but a size check reads a placeholder."""
+    return any(not str(user.target).startswith(("aten.sym_size", "aten._assert")) for user in node.users)
+
+
+def _is_random(node: torch.fx.Node) -> bool:
+    packet = str(getattr(node.target, "overloadpacket", "")).removeprefix("aten.").rstrip("_")
+    if packet.removesuffix("_like") not in _RANDOM:
+        return False
+    return not (packet == "dropout" and node.args[2:3] == (False,))
+
+
+def _at(node: torch.fx.Node) -> str:
+    trace = (node.meta.get("stack_trace") or "").strip().splitlines()
+    lines = [line.strip() for line in trace if line.strip().startswith("File")]
+    return f" ({lines[-1].split('site-packages/')[-1]})" if lines else ""
