@@ -9,9 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
+import small_models
 
 from transporters.cli.main import dispatch
 
@@ -61,3 +64,32 @@ def process() -> Callable[..., Outcome]:
         return Outcome(done.returncode, done.stdout, done.stderr)
 
     return call
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A model folder, and the artifact made from it."""
+
+    kind: str
+    model: Path
+    artifact: Path
+
+    def eager(self) -> Any:
+        return small_models.load(self.model, self.kind)
+
+
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pair]:
+    """A tiny model of a kind, exported once per session."""
+    root = tmp_path_factory.mktemp("small")
+
+    @cache
+    def make(kind: str, *options: str) -> Pair:
+        name = "-".join((kind, *(option.strip("-") for option in options)))
+        model = small_models.write(root / name, kind)
+        artifact = root / f"{name}.artifact"
+        code = dispatch(["export", str(model), "--to", "torch", "--out", str(artifact), "--no-verify", *options])
+        assert code == 0
+        return Pair(kind, model, artifact)
+
+    return make

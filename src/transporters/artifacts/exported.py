@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..errors import RunError, TransportersError, UsageError
+from ..errors import RunError, UsageError
 from ..exporters import auto
 from ..exporters.preparers import Preparer, preparers_by_name
 from ..exporters.run import ExportRun
@@ -118,14 +118,18 @@ class ExportedModel:
                 refuses the inputs.
         """
         given = self._checked(inputs)
-        complete = given
-        for preparer in self.preparers:
-            complete = preparer.before(self.model_config, self._model_type(), complete)
-        leaves = self.runner.run(self._bound(complete))
+        leaves = self.runner.run(self.complete_inputs(given))
         outputs = pytrees.rebuild(leaves, self.output_spec)
         for preparer in self.preparers:
             outputs = preparer.after(self.model_config, given, outputs)
         return outputs
+
+    def complete_inputs(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What the program itself takes: private copies in its order, with what the preparers compute."""
+        complete = dict(given)
+        for preparer in self.preparers:
+            complete = preparer.before(self.model_config, self._model_type(), complete)
+        return self._bound(complete)
 
     @property
     def runner(self) -> Any:
@@ -299,6 +303,3 @@ class ExportedModel:
                 advice="load the model with the class that it was exported with",
             )
         return found
-
-
-__all__ = ["ExportedModel", "TransportersError"]

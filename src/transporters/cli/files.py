@@ -23,6 +23,21 @@ def check_target(directory: Path) -> None:
     _check_writable(directory)
 
 
+def check_artifact(directory: Path) -> None:
+    """Refuse a folder that cannot be an artifact, before anything heavy is loaded.
+
+    Raises:
+        UsageError: When there is no such folder, or it holds no manifest.
+    """
+    if not directory.is_dir():
+        raise UsageError(f"there is no folder {directory}", advice="name the folder that `transporters export` wrote")
+    if not (directory / storage.MANIFEST).is_file():
+        raise UsageError(
+            f"{directory} holds no {storage.MANIFEST}, so it is no artifact",
+            advice="name the folder that `transporters export` wrote",
+        )
+
+
 def check_file(path: Path | None) -> None:
     """Refuse a file that cannot be written.
 

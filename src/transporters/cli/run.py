@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .console import Screen, session
+from .files import check_artifact
 from .options import Artifact, AsJson, Verbose
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 _SHOWN_LABELS = 3
 _SHOWN_VALUES = 5
+_SHOWN_LETTERS = 400
 
 
 def run(
@@ -37,6 +39,7 @@ def run(
 
 
 def _carry_out(directory: Path, texts: list[str], max_new_tokens: int, screen: Screen) -> None:
+    check_artifact(directory)
     with screen.step("Load libraries"):
         from .. import ExportedModel
         from .program import TextProgram
@@ -217,9 +220,10 @@ def _table(rows: list[Row]) -> Table:
 
 
 def _cell(value: Any) -> str:
-    """A value as a table shows it: vectors by their first numbers, labels by the likeliest."""
+    """A value as a table shows it: long texts cut, vectors by their first numbers, labels by the likeliest."""
     if not isinstance(value, list):
-        return str(value)
+        text = str(value)
+        return text if len(text) <= _SHOWN_LETTERS else f"{text[: _SHOWN_LETTERS - 1]}…"
     if value and isinstance(value[0], dict):
         if "score" in value[0]:
             return "  ".join(f"{entry['label']} {entry['score']:.3f}" for entry in value[:_SHOWN_LABELS])

@@ -42,4 +42,4 @@ def stage_rows(export_format: str) -> list[tuple[str, str]]:
         rows: list[tuple[str, str]] = exporter_class(export_format).stage_docs()
     except MissingBackendError as error:
         raise UsageError(error.message, backend=error.backend, advice=error.advice) from error
-    return rows
+    return [(name, text.replace("``", "`")) for name, text in rows]

@@ -10,7 +10,7 @@ import typer
 
 from ..errors import UsageError
 from .console import Screen, session
-from .files import check_file, write_text
+from .files import check_artifact, check_file, write_text
 from .options import Artifact, AsJson, Html, Verbose
 
 
@@ -29,6 +29,7 @@ def verify(
 
 
 def _carry_out(directory: Path, model: str | None, html: Path | None, screen: Screen) -> int:
+    check_artifact(directory)
     check_file(html)
     with screen.step("Load libraries"):
         from .. import ExportedModel

@@ -31,9 +31,9 @@ def show_all(
         from ..exporters.utils import list_workarounds
 
         found = list_workarounds(backend)
-        screen.result({"workarounds": [facts(workaround) for workaround in found]}, _table(found))
-        if not found and not as_json:
-            screen.say("No workaround is registered." if backend is None else f"None for the backend {backend}.")
+        nothing = "No workaround is registered." if backend is None else f"None for the backend {backend}."
+        payload = {"workarounds": [facts(workaround) for workaround in found]}
+        screen.result(payload, _table(found) if found else nothing)
 
 
 @app.command("show")

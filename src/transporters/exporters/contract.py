@@ -114,21 +114,23 @@ def _probe(prepared: Prepared, label: str, size: int) -> tuple[str, str, str]:
 
 
 def _guard(program: ExportedProgram, node_name: Any, axis: int, size: int) -> tuple[str, str]:
-    """The expression that froze an axis, and the line that asked for it, from the trace's own records."""
+    """The expression that froze an axis, and the line that asked for it, from the trace's own records.
+
+    The axis itself may have frozen only because it was found equal to another one that froze first, so among all
+    symbols that ended at this size, one that froze in a line of model code explains the most.
+    """
     env = next(
         (v.fake_mode.shape_env for n in program.graph.nodes if hasattr(v := n.meta.get("val"), "fake_mode")), None
     )
-    sources = getattr(env, "var_to_sources", {})
+    frames: list[tuple[bool, bool, str]] = []
     for symbol, value in getattr(env, "replacements", {}).items():
         where = env.replacements_slocs.get(symbol) if env is not None else None
-        origin = str(sources.get(symbol, ""))
-        if str(value) == str(size) and f"idx={axis})" in origin and f"'{node_name}'" in origin and where is not None:
-            frame = where.maybe_user_loc or where.framework_loc
-            return (f"a guard holds it at {size}", _place(frame))
-    same = [s for s, v in getattr(env, "replacements", {}).items() if str(v) == str(size)]
-    frames = [env.replacements_slocs[s].framework_loc for s in same if env is not None and s in env.replacements_slocs]
-    frames = [f for f in frames if f is not None and "/torch/" not in f.filename] or frames
-    return (f"a guard holds it at {size}", _place(frames[0]) if frames else "")
+        frame = where and (where.maybe_user_loc or where.framework_loc)
+        if str(value) == str(size) and frame and not isinstance(frame, str):
+            origin = str(env.var_to_sources.get(symbol, "")) if env is not None else ""
+            own = f"idx={axis})" in origin and f"'{node_name}'" in origin
+            frames.append(("/torch/" not in frame.filename, own, _place(frame)))
+    return (f"a guard of the trace holds it at {size}", max(frames)[2] if frames else "")
 
 
 def _place(frame: Any) -> str:

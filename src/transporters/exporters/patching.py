@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from .. import versions
@@ -47,7 +48,8 @@ def patched(backend: str, run: ExportRun, skip: tuple[str, ...] = ()) -> Iterato
             if workaround.id in _IN_FORCE:
                 continue
             for path in workaround.paths:
-                _install(workaround, path, stack)
+                for owner, name in targets(workaround, path):
+                    _install(workaround, path, owner, name, stack)
             _IN_FORCE.add(workaround.id)
             stack.callback(_IN_FORCE.discard, workaround.id)
         yield
@@ -100,7 +102,7 @@ def resolve(workaround: Workaround, path: str) -> tuple[Any, str] | None:
         if dotted in sys.modules:
             owner = sys.modules[dotted]
             continue
-        if dotted.startswith("transformers.models.") and not isinstance(owner, type):
+        if dotted.startswith("transformers.models.") and hasattr(owner, "__path__") and part not in vars(owner):
             return None
         found = getattr(owner, part, _ABSENT)
         if found is _ABSENT:
@@ -114,11 +116,31 @@ def resolve(workaround: Workaround, path: str) -> tuple[Any, str] | None:
     return owner, parts[-1]
 
 
-def _install(workaround: Workaround, path: str, stack: ExitStack) -> None:
-    resolved = resolve(workaround, path)
-    if resolved is None:
-        return
-    owner, name = resolved
+def targets(workaround: Workaround, path: str) -> list[tuple[Any, str]]:
+    """Owner and attribute name of everything a path means: one thing, or with ``*`` in it, all that is loaded.
+
+    A pattern such as ``transformers.models.*.modeling_*.*VisionAttention.forward`` names a kind of code that many
+    models carry a copy of. It matches loaded modules only, and classes only where they are defined.
+    """
+    if "*" not in path:
+        resolved = resolve(workaround, path)
+        return [resolved] if resolved else []
+    parts = path.split(".")
+    found: list[tuple[Any, str]] = []
+    for module_name in list(sys.modules):
+        pieces = module_name.split(".")
+        rest = parts[len(pieces) :]
+        if len(rest) not in (1, 2) or not all(map(fnmatchcase, pieces, parts)):
+            continue
+        owners: list[Any] = [sys.modules[module_name]]
+        if len(rest) == 2:
+            values = vars(owners[0]).items()
+            owners = [v for k, v in values if fnmatchcase(k, rest[0]) and getattr(v, "__module__", "") == module_name]
+        found.extend((owner, rest[-1]) for owner in owners if rest[-1] in vars(owner))
+    return found
+
+
+def _install(workaround: Workaround, path: str, owner: Any, name: str, stack: ExitStack) -> None:
     standing = vars(owner).get(name, _ABSENT)
     raw = standing if standing is not _ABSENT else _inherited(owner, name)
     wrapper: Callable[[Any], Any] = type(raw) if isinstance(raw, (staticmethod, classmethod)) else _unchanged

@@ -63,8 +63,8 @@ def spectrograms(request: SampleRequest, made: dict[str, Any]) -> dict[str, Any]
         return {}
     mels = int(request.find(*_MELS, parts=AUDIO_PARTS, default=80))
     positions = request.find("max_source_positions", parts=AUDIO_PARTS)
-    by_channel = request.find("input_feat_per_channel", parts=AUDIO_PARTS)
-    if positions is not None and by_channel is None:
+    frames_first = request.find("input_feat_per_channel", "feature_projection_input_dim", parts=AUDIO_PARTS)
+    if positions is not None and frames_first is None:
         frames = 2 * int(positions)
         found = {"input_features": spectrogram(request, request.batch, frames, mels).transpose(1, 2).contiguous()}
         mask_name = next((n for n in ("feature_attention_mask", "input_features_mask") if request.takes(n)), None)

@@ -234,7 +234,7 @@ def _weight_notes(model: Any, info: Any, place: Source) -> list[str]:
     missing = sorted(info["missing_keys"])
     if not missing:
         return []
-    if len(missing) >= len(model.state_dict()):
+    if {name for name, _ in model.named_parameters()} <= set(missing):
         raise UsageError(
             f"None of the weights in {place.name} fits a {type(model).__name__}.",
             advice="Check config.json (architectures), or the task that was asked for.",

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .request import TEXT_PARTS, SampleRequest
+from .request import SampleRequest
 
 _IMAGE_TOKENS = ("image_token_id", "image_token_index")
 _AUDIO_TOKENS = ("audio_token_id", "audio_token_index")
@@ -41,21 +41,20 @@ def placeholders(request: SampleRequest, made: dict[str, Any]) -> dict[str, Any]
     return {"placeholder_rows": rows, "placeholder_kinds": kinds} if kinds else {}
 
 
-def feature_count(features: Any, hidden: int | None) -> int:
+def feature_count(features: Any) -> int:
     """Number of feature vectors in what a ``get_…_features`` method returns.
 
     Args:
         features: A tensor ``(…, hidden)``, a list of such, or a model output that holds them as ``pooler_output`` or
             ``last_hidden_state``.
-        hidden: Size of the language model's embeddings; None to take the last axis.
     """
     if isinstance(features, torch.Tensor):
-        return features.numel() // (hidden or features.shape[-1])
+        return features.numel() // features.shape[-1]
     for name in ("pooler_output", "last_hidden_state"):
         found = getattr(features, name, None)
         if found is not None:
-            return feature_count(found, hidden)
-    return sum(feature_count(part, hidden) for part in features)
+            return feature_count(found)
+    return sum(feature_count(part) for part in features)
 
 
 def _image_runs(request: SampleRequest, made: dict[str, Any], token: int) -> list[list[int]]:
@@ -84,15 +83,17 @@ def _count(request: SampleRequest, method: str, made: dict[str, Any]) -> int | N
     if call is None:
         return None
     taken = inspect.signature(call).parameters
-    arguments = {name: value for name, value in made.items() if name in taken}
+    bundles = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    for name, parameter in taken.items():
+        if name not in made and parameter.default is parameter.empty and parameter.kind not in bundles:
+            raise request.impossible(name, f"{method} needs it, and nothing tells what it is made of")
     placed = {
         name: value.to(request.model.device, request.dtype if value.is_floating_point() else value.dtype)
-        for name, value in arguments.items()
-        if isinstance(value, torch.Tensor)
+        for name, value in made.items()
+        if name in taken and isinstance(value, torch.Tensor)
     }
     with torch.no_grad():
-        found = call(**placed)
-    return feature_count(found, request.find("hidden_size", "d_model", "n_embd", parts=TEXT_PARTS))
+        return feature_count(call(**placed))
 
 
 def _extend(rows: list[list[int]], runs: Iterable[list[int]]) -> None:

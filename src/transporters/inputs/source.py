@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import socket
@@ -14,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import UsageError
+from ..versions import installed
 
 #: Weight files that ``from_pretrained`` looks for, single ones first, then the indexes of sharded ones.
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -215,7 +215,7 @@ def _refuse_pointer(path: Path) -> None:
 
 
 def _require_gguf_packages() -> None:
-    absent = [name for name in GGUF_PACKAGES if importlib.util.find_spec(name) is None]
+    absent = [name for name in GGUF_PACKAGES if installed(name) is None]
     if absent:
         raise UsageError(
             f"Reading a GGUF file needs the packages {' and '.join(absent)}.",

@@ -54,6 +54,7 @@ def tokens(request: SampleRequest, made: dict[str, Any]) -> dict[str, Any]:
     """
     if not _wanted(request):
         return {}
+    _refuse_unpadded_heads(request)
     choices = CHOICES if request.class_name.endswith("ForMultipleChoice") else 1
     rows = text_rows(request, request.batch * choices)
     for row, inserted in zip(rows, made.get("placeholder_rows", ())):
@@ -143,6 +144,18 @@ def _wanted(request: SampleRequest) -> bool:
     if not request.takes("input_ids"):
         return False
     return request.needs("input_ids") or request.part(TEXT_PARTS) is not None or "vocab_size" in vars(request.config)
+
+
+def _refuse_unpadded_heads(request: SampleRequest) -> None:
+    """A decoder that classifies at the last token before the padding takes one row, if it knows no padding."""
+    classifies = request.class_name.endswith("ForSequenceClassification") and request.takes("cache")
+    if not classifies or request.batch == 1 or getattr(request.config, "is_encoder_decoder", False):
+        return
+    if request.config.get_text_config().pad_token_id is None:
+        raise InputError(
+            f"{request.class_name} takes more than one row only if its config has a pad_token_id.",
+            advice="Set model.config.pad_token_id, or make a sample of one row (batch=1).",
+        )
 
 
 def _reads_plain_text(tokenizer: Any | None) -> bool:

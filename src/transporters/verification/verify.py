@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Proves an artifact: runs it in its own runtime and eager on the same inputs, and compares every output."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import RunError
+from ..exporters.prepare import copy_inputs
+from ..exporters.tracing import preserved_state
+from ..inputs import axes
+from ..trees import pytrees
+from . import bisect, compare
+from .report import Report, Variation
+from .variations import Case, cases, reverse_batch, unpadded_row
+
+if TYPE_CHECKING:
+    from ..artifacts.exported import ExportedModel
+
+
+class Eager:
+    """The reference: the eager model, left as it was by every run.
+
+    Args:
+        model: The model in evaluation mode.
+        constants: Arguments that the program has baked in.
+    """
+
+    def __init__(self, model: torch.nn.Module, constants: Mapping[str, Any]) -> None:
+        self.model = model
+        self.constants = constants
+        parameter = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+        self.dtype, self.device = parameter.dtype, parameter.device
+
+    def __call__(self, inputs: Mapping[str, Any], *, onednn: bool = True) -> Any:
+        """Outputs for private copies of ``inputs``; with ``onednn=False`` by torch's own kernels."""
+        private = copy_inputs(self.dtype, self.device, inputs)
+        with torch.no_grad(), preserved_state(self.model), ExitStack() as stack:
+            if not onednn:
+                stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+            return self.model(**private, **self.constants)
+
+    def noise(self, inputs: Mapping[str, Any], outputs: Any, batch_axes: Mapping[str, int]) -> dict[str, float]:
+        """Eager's own relative noise per output: by other kernels, and with the rows in reverse order."""
+        found = compare.relative_noise(outputs, self(inputs, onednn=False))
+        turned = self(reverse_batch(inputs, axes.label_axes(inputs)))
+        back = pytrees.map_named(lambda name, leaf: _flip(leaf, batch_axes.get(name or "output")), turned)
+        for name, value in compare.relative_noise(outputs, back).items():
+            # A row that lands elsewhere (a pooled image, a routed token) is no rounding noise.
+            if value < compare.NOISE_CAP:
+                found[name] = max(found.get(name, 0.0), value)
+        return found
+
+
+def verify(
+    exported: ExportedModel, *, model: Any = None, observer: Callable[[Variation], None] | None = None
+) -> Report:
+    """Run all variations and compare; bisect the first mismatch.
+
+    Args:
+        exported: The artifact, freshly exported or loaded.
+        model: The eager model; by default the one in ``exported``.
+        observer: Called with each variation when it is done.
+
+    Raises:
+        UsageError: When there is no eager model, or it is of another class.
+    """
+    eager = Eager(exported.eager_model(model), exported.constants)
+    report = Report(
+        model=exported.model_class.partition(":")[2],
+        export_format=exported.export_format,
+        run=exported.run.to_dict(),
+        shape_contract=exported.contract.to_dict(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+    def add(variation: Variation) -> None:
+        report.variations.append(variation)
+        if observer is not None:
+            observer(variation)
+
+    for case in cases(exported.sample_inputs):
+        variation, expected, noise = _run_case(exported, eager, case)
+        add(variation)
+        if variation.status == "mismatch" and report.bisection is None:
+            report.bisection = bisect.bisect(exported, eager, case, expected, noise)
+        if case.row_lengths and variation.status == "verified":
+            add(_rows_alone(exported, eager, case, expected, noise))
+    return report
+
+
+def _run_case(exported: ExportedModel, eager: Eager, case: Case) -> tuple[Variation, Any, dict[str, float]]:
+    shapes = {n: tuple(leaf.shape) for n, leaf in pytrees.named_leaves(case.inputs) if isinstance(leaf, torch.Tensor)}
+    try:
+        expected = eager(case.inputs)
+        noise = eager.noise(case.inputs, expected, _axis_of(exported, "batch"))
+    except Exception as error:  # noqa: BLE001  whatever eager refuses is no demand on the program
+        text = f"eager refuses these inputs: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return Variation(case.name, "not applicable", shapes, detail=text), None, {}
+    outside = _outside_contract(exported, shapes)
+    if outside:
+        return Variation(case.name, "not applicable", shapes, detail=outside), None, {}
+    start = time.perf_counter()
+    try:
+        actual = exported(**copy_inputs(eager.dtype, eager.device, case.inputs))
+    except RunError as error:
+        return Variation(case.name, "run error", shapes, detail=str(error)), expected, noise
+    seconds = time.perf_counter() - start
+    checks = compare.compare(actual, expected, noise)
+    status = "verified" if checks and all(check.passed for check in checks) else "mismatch"
+    return Variation(case.name, status, shapes, checks, seconds=seconds), expected, noise
+
+
+def _rows_alone(
+    exported: ExportedModel, eager: Eager, case: Case, expected: Any, noise: dict[str, float]
+) -> Variation:
+    """Compare every padded row with eager's run of that row alone, unpadded, where eager itself passes that test.
+
+    Models with absolute positions and no ``position_ids`` are not invariant to left padding; such outputs are named in
+    the variation's detail and not compared.
+    """
+    actual = exported(**copy_inputs(eager.dtype, eager.device, case.inputs))
+    batch, sequence = _axis_of(exported, "batch"), _axis_of(exported, "sequence")
+    checks, dependent = [], set()
+    for row, length in enumerate(case.row_lengths):
+        alone = eager(unpadded_row(case, row))
+        cut = _RowCut(row, length, case.side, batch, sequence)
+        of_eager = {c.name: c for c in compare.compare(cut(expected), cut.comparable(alone), noise)}
+        for check in compare.compare(cut(actual), cut.comparable(alone), noise):
+            if of_eager[check.name].passed:
+                checks.append(check)
+            else:
+                dependent.add(check.name)
+    detail = f"eager itself depends on the padding in: {', '.join(sorted(dependent))}" if dependent else ""
+    status = "not applicable" if not checks else "verified" if all(c.passed for c in checks) else "mismatch"
+    return Variation(f"{case.side}-padded rows alone", status, {}, tuple(checks), detail)
+
+
+class _RowCut:
+    """Cuts one row's real positions out of the outputs that have a batch axis."""
+
+    def __init__(
+        self, row: int, length: int, side: str, batch: Mapping[str, int], sequence: Mapping[str, int]
+    ) -> None:
+        self.row, self.length, self.side = row, length, side
+        self.batch, self.sequence = batch, sequence
+
+    def __call__(self, outputs: Any) -> dict[str, Any]:
+        cut = {}
+        for name, leaf in self.comparable(outputs).items():
+            leaf = leaf.narrow(self.batch[name], self.row, 1)
+            axis = self.sequence.get(name)
+            if axis is not None:
+                start = leaf.shape[axis] - self.length if self.side == "left" else 0
+                leaf = leaf.narrow(axis, start, self.length)
+            cut[name] = leaf
+        return cut
+
+    def comparable(self, outputs: Any) -> dict[str, Any]:
+        """Outputs with one row per row of the batch, by name with ``.`` replaced, so that they are plain dict keys."""
+        named = ((name or "output", leaf) for name, leaf in pytrees.named_leaves(outputs))
+        return {name: leaf for name, leaf in named if isinstance(leaf, torch.Tensor) and name in self.batch}
+
+
+def _axis_of(exported: ExportedModel, label: str) -> dict[str, int]:
+    """Output name to the axis with a label, for outputs that have it exactly once."""
+    found = {}
+    for entry in exported.outputs:
+        shape = entry["shape"] or []
+        if shape.count(label) == 1:
+            found[entry["name"]] = shape.index(label)
+    return found
+
+
+def _flip(leaf: Any, axis: int | None) -> Any:
+    return leaf.flip(axis) if axis is not None and isinstance(leaf, torch.Tensor) else leaf
+
+
+def _outside_contract(exported: ExportedModel, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Why the program does not promise to take these shapes; empty when it does."""
+    for axis in exported.contract.axes:
+        size = shapes.get(axis.input, ())[axis.index : axis.index + 1]
+        if not size:
+            continue
+        where = f"axis {axis.index} ({axis.label}) of {axis.input}"
+        if not axis.dynamic and size[0] != axis.size:
+            return f"the program fixes {where} to {axis.size} ({axis.cause}: {axis.reason})"
+        if axis.dynamic and size[0] < (axis.minimum or 0):
+            return f"the program takes {where} from {axis.minimum} up"
+        if axis.dynamic and axis.maximum is not None and size[0] > axis.maximum:
+            return f"the program takes {where} up to {axis.maximum}"
+    return ""
