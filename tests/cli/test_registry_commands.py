@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from transporters.exporters import registry
@@ -8,15 +10,15 @@ from transporters.exporters.exporter_dynamo import DynamoExporter
 
 
 @pytest.fixture
-def workaround(request: pytest.FixtureRequest) -> str:
+def workaround() -> Iterator[str]:
     @registry.register_patch("dynamo", "math.floor", why="the [floor] is wet", issue="unreported", needed="torch>=2")
     def _patch_floor_for_a_test(original):
         """Mop up."""
         return original
 
     name = "dynamo:_patch_floor_for_a_test"
-    request.addfinalizer(lambda: registry.unregister(name))
-    return name
+    yield name
+    registry.unregister(name)
 
 
 def test_workarounds_are_listed(command, workaround):

@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import build
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, ViTImageProcessorPil
 
+from tiny import build
 from transporters.errors import UsageError
 from transporters.inputs import source as source_module
 from transporters.inputs.loading import LoadedModel, load_model
-from transporters.inputs.tasks import TASKS, resolve_task, task_of
 
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -348,42 +347,6 @@ def test_gguf_needs_its_packages(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     error = refusal(str(folder), gguf_file="a.gguf")
     assert "gguf" in error.message
     assert "transporters[gguf]" in (error.advice or "")
-
-
-# ── Tasks ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_every_auto_class_of_the_tasks_exists() -> None:
-    import transformers
-
-    assert all(hasattr(transformers, auto) for autos in TASKS.values() for auto in autos)
-
-
-@pytest.mark.parametrize(
-    ("name", "task"),
-    [
-        ("llama", "text-generation"),
-        ("gemma3", "text-generation"),
-        ("nllb_moe", "text2text-generation"),
-        ("bart", "text2text-generation"),
-        ("whisper", "automatic-speech-recognition"),
-        ("detr", "object-detection"),
-        ("clip", "zero-shot-image-classification"),
-        ("qwen2_vl", "image-text-to-text"),
-        ("swin", "feature-extraction"),
-    ],
-)
-def test_task_of_a_class(name: str, task: str) -> None:
-    assert task_of(type(build(name))) == task
-
-
-def test_a_class_without_a_task_is_other() -> None:
-    assert task_of(torch.nn.Linear) == "other"
-
-
-def test_aliases_and_spelling() -> None:
-    assert resolve_task("masked-lm") == "fill-mask"
-    assert resolve_task(" Text_Generation ") == "text-generation"
 
 
 # ── Real models ─────────────────────────────────────────────────────────────────────────────────

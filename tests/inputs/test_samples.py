@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import TINY, build
 from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import BartForSequenceClassification as BartClassifier
 from transformers import (
     BertConfig,
     BertForMultipleChoice,
@@ -26,8 +26,8 @@ from transformers import (
     XmodConfig,
     XmodModel,
 )
-from transformers import BartForSequenceClassification as BartClassifier
 
+from tiny import TINY, build
 from transporters.errors import InputError
 from transporters.inputs import samples
 from transporters.inputs.request import SampleRequest
@@ -46,7 +46,7 @@ def tiny(name: str) -> PreTrainedModel:
 
 def word_tokenizer(side: str = "right", pad_token: str | None = "[PAD]") -> PreTrainedTokenizerFast:
     """A tokenizer of single words in which few words are known; 99 ids at most."""
-    words = {word: place for place, word in enumerate(["[PAD]", "[UNK]", "the", "of", "a", "."])}
+    words = {word: place for place, word in enumerate(["[PAD]", "[UNK]", "the", "of", "a"])}
     backend = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(
@@ -81,7 +81,7 @@ def test_eager_takes_the_sample(name: str, batch: int) -> None:
     found = list(floats(dict(outputs)))
     assert found
     assert all(bool(torch.isfinite(value).all()) for value in found)
-    assert found[0].float().std() > 1e-3
+    assert max(float(value.float().std()) for value in found if value.numel() > 1) > 1e-3
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -22,7 +22,7 @@ def shown(report: Report, width: int = 120) -> str:
 def test_a_row_per_variation_with_its_worst_output():
     text = shown(good_report())
     assert text.startswith("✓ BertModel → torch: verified, equal to eager at 7 sets of inputs")
-    row = next(line for line in text.splitlines() if line.startswith(" sample"))
+    row = next(line for line in text.splitlines() if line.startswith("sample"))
     for words in ("✓ verified", "5/5", "last_hidden_state", "2.00e-06", "6.00e-05"):
         assert words in row
     assert "image 48 × 48 does not apply: the model takes no images" in text
@@ -52,6 +52,14 @@ def test_a_mismatch_says_where_it_begins():
 
 def test_nothing_ran_is_not_verified():
     assert "not verified, no set of inputs ran" in shown(Report("X", "torch"))
+
+
+def test_no_column_is_lost_on_a_narrow_terminal():
+    text = shown(good_report(), 80)
+    assert "last_hidden" in text
+    assert "2.00e-06" in text
+    assert "6.00e-05" in text
+    assert "5/5" in text
 
 
 @pytest.mark.parametrize("width", [60, 200])

@@ -115,8 +115,8 @@ class Screen:
 
         self._stop()
         good = status != "failed"
-        line = Text("  ✓ " if good else "  ✗ ", style="green" if good else "red")
-        line.append(f"{name:<34}", style="none").append(f"{seconds:8.2f} s", style="dim")
+        line = Text().append("  ✓ " if good else "  ✗ ", style="green" if good else "red")
+        line.append(f"{name:<34}").append(f"{seconds:8.2f} s", style="dim")
         self._err.print(line, soft_wrap=True)
 
     def _stop(self) -> None:

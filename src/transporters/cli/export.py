@@ -110,7 +110,10 @@ def _exporter(order: Order, screen: Screen) -> tuple[Any, Any]:
     """The exporter and its config; a wrong format or workaround id ends here, before the model is loaded."""
     with screen.step("Load libraries"):
         from .. import AutoExportConfig, AutoExporter
+        from ..exporters.utils import find_workaround
 
+        for workaround_id in order.skip_workarounds:
+            find_workaround(workaround_id)
         asked = {
             "export_format": order.export_format,
             "dynamic": order.dynamic,

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Tokenizers say "no limit" with a number like this.
 _NO_LIMIT = 10**6
+#: One of these is always written with a tokenizer.
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 @dataclass(frozen=True)
@@ -113,13 +115,14 @@ def load_tokenizer(directory: Path) -> Any:
     """
     from transformers import AutoTokenizer
 
+    advice = "run it from Python: ExportedModel.load(DIR)(…)"
+    # With a config.json alone Transformers makes a tokenizer without a vocabulary, and every text would be unknown.
+    if not any((directory / name).is_file() for name in _TOKENIZER_FILES):
+        raise UsageError(f"{directory} holds no tokenizer, so it does not take text", advice=advice)
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        raise UsageError(
-            f"{directory} has no tokenizer that can be loaded, so it does not take text",
-            advice="run it from Python: ExportedModel.load(DIR)(…)",
-        ) from error
+        raise UsageError(f"the tokenizer in {directory} cannot be loaded: {error}", advice=advice) from error
     if tokenizer.pad_token is None:  # padding is masked, so any token will do
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

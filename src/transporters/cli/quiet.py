@@ -8,6 +8,7 @@ its own copies of them.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 import tempfile
@@ -32,7 +33,7 @@ class Streams:
     sink: IO[bytes] | None
 
     def noise(self, lines: int = 40) -> str:
-        """The last lines that others wrote, without the progress bars' intermediate states."""
+        """The last lines that others wrote, without progress bars."""
         if self.sink is None:
             return ""
         _flush()
@@ -40,7 +41,7 @@ class Streams:
         text = self.sink.read().decode("utf-8", errors="replace")
         self.sink.seek(0, os.SEEK_END)
         settled = [line.rsplit("\r", 1)[-1].rstrip() for line in text.replace("\r\n", "\n").split("\n")]
-        return "\n".join([line for line in settled if line][-lines:])
+        return "\n".join([line for line in settled if line and "%|" not in line][-lines:])
 
 
 @contextmanager
@@ -60,6 +61,9 @@ def captured(*, passthrough: bool = False) -> Iterator[Streams]:
             stack.callback(_restore, descriptor, os.dup(descriptor))
             os.dup2(target, descriptor)
         stack.callback(_flush)
+        if err is not sys.stderr and not faulthandler.is_enabled():  # a crash in C++ must not end in the sink unseen
+            faulthandler.enable(err)
+            stack.callback(faulthandler.disable)
         yield Streams(out, err, sink)
 
 

@@ -97,6 +97,26 @@ def enlarge(prepared: Prepared, wanted: ShapeRequest, run: ExportRun) -> dict[st
     return larger
 
 
+def doubled(prepared: Prepared, wanted: ShapeRequest) -> dict[str, Any] | None:
+    """The inputs with every dynamic axis twice as long, or None where eager does not take that."""
+    sizes: dict[str, int] = {}
+    for name, leaf in pytrees.named_leaves(prepared.inputs):
+        for axis, label in enumerate(prepared.labels.get(name, ())):
+            if wanted.is_dynamic(name, axis) and label not in axes.FIXED | axes.PER_ROW:
+                sizes[label] = 2 * leaf.shape[axis]
+    try:
+        larger = prepared.resized(sizes)
+        prepared.eager(larger)
+    except Exception:  # noqa: BLE001  any error means that the model does not take these sizes
+        return None
+    return larger
+
+
+def shapes(inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Shape of every tensor leaf."""
+    return {n: tuple(leaf.shape) for n, leaf in pytrees.named_leaves(dict(inputs)) if isinstance(leaf, torch.Tensor)}
+
+
 def _overrides(
     dynamic_shapes: Mapping[str, Any], known: Mapping[tuple[str, int], Dimension]
 ) -> dict[tuple[str, int], Dimension]:

@@ -20,10 +20,12 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from torch.export import ExportedProgram
+from torch.fx.experimental import _config as fx_config
 
 from ..trees import pytrees
 from ..trees.containers import _flatten_to_context, _unflatten_from_context
-from . import contract, dynamic_shapes
+from . import contract, dynamic_shapes, guards
 from .base import Exporter, Finished
 from .configs import DynamoConfig, ExportConfig
 from .patching import fix_nodes, fix_program, patched
@@ -84,12 +86,32 @@ def _register_containers(prepared: Prepared) -> None:
 
 
 def _trace(prepared: Prepared, config: DynamoConfig, run: ExportRun) -> Traced:
-    """Trace the model with the axes that the configuration asks for."""
+    """Trace the model with the axes that the configuration asks for.
+
+    A sample can sit on a special point (an image that shrinks to a single window), and the guards of its trace then admit
+    little else. When they refuse inputs of twice the size, which eager takes, those are traced instead.
+    """
     wanted = dynamic_shapes.request(prepared, config)
     inputs = dynamic_shapes.enlarge(prepared, wanted, run)
-    spec = wanted.spec(inputs)
-    program = torch.export.export(prepared.model, (), inputs, dynamic_shapes=spec, strict=False)
+    program = _export(prepared.model, inputs, wanted)
+    larger = dynamic_shapes.doubled(prepared, wanted)
+    if larger is not None and guards.violated(_standing_guards(program), dynamic_shapes.shapes(larger)):
+        second = _export(prepared.model, larger, wanted)
+        if not guards.violated(_standing_guards(second), dynamic_shapes.shapes(inputs)):
+            run.note("info", "sample", "traced at twice its size, because its own size is a special case for the model")
+            return Traced(second, larger, wanted)
     return Traced(program, inputs, wanted)
+
+
+def _export(model: torch.nn.Module, inputs: dict[str, Any], wanted: dynamic_shapes.ShapeRequest) -> ExportedProgram:
+    # Sizes 0 and 1 are no special cases unless the model's own code asks: a symbol that starts at 2 narrows every size
+    # computed from it, until a program refuses the images that shrink to one patch.
+    with fx_config.patch(backed_size_oblivious=True):
+        return torch.export.export(model, (), inputs, dynamic_shapes=wanted.spec(inputs), strict=False)
+
+
+def _standing_guards(program: ExportedProgram) -> list[str]:
+    return [guard for guard in program._guards_code if not guards.forbids_only_small_sizes(guard)]
 
 
 # ── Stage 5: State cleanup ──
@@ -117,6 +139,10 @@ def _clean_program(traced: Traced, prepared: Prepared, config: DynamoConfig, run
     shape_contract = contract.build(traced.program, prepared, traced.inputs, traced.wanted)
     contract.check(shape_contract, traced.wanted, config)
     note_graph_findings(traced.program, traced.inputs, run)
+    for guard in guards.restrictions(
+        traced.program._guards_code, prepared.labels, dynamic_shapes.shapes(traced.inputs)
+    ):
+        run.note("warning", "shapes", f"the program takes only sizes with {guard}")
     return shape_contract
 
 

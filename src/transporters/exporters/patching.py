@@ -173,7 +173,9 @@ def _inherited(owner: Any, name: str) -> Any:
 
 
 def _counted(workaround_id: str, original: Any, replacement: Any) -> Any:
-    """Count calls in the innermost run, and leave other threads with the original."""
+    """Count calls in the innermost run; leave other threads, and calls answered `NotImplemented`, with the original."""
+    if replacement is original:
+        return original
     if not callable(replacement) or isinstance(replacement, type):
         _RUNS[-1].fire(workaround_id)
         return replacement
@@ -183,9 +185,12 @@ def _counted(workaround_id: str, original: Any, replacement: Any) -> Any:
     def counted(*args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != owner_thread:
             return original(*args, **kwargs)
+        result = replacement(*args, **kwargs)
+        if result is NotImplemented:
+            return original(*args, **kwargs)
         if _RUNS:
             _RUNS[-1].fire(workaround_id)
-        return replacement(*args, **kwargs)
+        return result
 
     return counted
 

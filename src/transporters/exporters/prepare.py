@@ -102,7 +102,9 @@ def prepare(model: PreTrainedModel, sample_inputs: Mapping[str, Any], run: Expor
     pytrees.register_model_containers(model, given)
     tensors = {name: value for name, value in given.items() if _is_input(value)}
     if not tensors:
-        raise InputError("the sample inputs hold no tensor", advice="pass the tensors that model.forward takes, by name")
+        raise InputError(
+            "the sample inputs hold no tensor", advice="pass the tensors that model.forward takes, by name"
+        )
     constants = {name: value for name, value in given.items() if name not in tensors}
     copies = _copy(model, tensors, run)
     config = getattr(model, "config", None)
@@ -152,7 +154,8 @@ def _clone(_: str, leaf: Any) -> Any:
 def _check_model(model: Any) -> None:
     if not isinstance(model, torch.nn.Module):
         raise InputError(
-            f"a {type(model).__name__} is not a model", advice="pass a torch.nn.Module such as AutoModel.from_pretrained(…)"
+            f"a {type(model).__name__} is not a model",
+            advice="pass a torch.nn.Module such as AutoModel.from_pretrained(…)",
         )
     training = [name or type(model).__name__ for name, module in model.named_modules() if module.training]
     if training:
@@ -183,7 +186,8 @@ def _named_arguments(model: PreTrainedModel, sample_inputs: Mapping[str, Any], r
             continue
         if name in LABELS:
             raise InputError(
-                f"the sample inputs hold {name!r}, which is there for a loss", advice=f"leave {name!r} out of the inputs"
+                f"the sample inputs hold {name!r}, which is there for a loss",
+                advice=f"leave {name!r} out of the inputs",
             )
         if name in _RENAMED and _RENAMED[name] in names and name not in names:
             run.note("info", name, f"passed on as {_RENAMED[name]!r}, its name in this version of Transformers")

@@ -21,7 +21,18 @@ from .run import ExportRun
 from .shapes import ShapeContract
 from .tracing import traceable_attention
 
-_RANDOM = ("rand", "randn", "randint", "bernoulli", "multinomial", "normal", "dropout", "uniform", "randperm", "poisson")
+_RANDOM = (
+    "rand",
+    "randn",
+    "randint",
+    "bernoulli",
+    "multinomial",
+    "normal",
+    "dropout",
+    "uniform",
+    "randperm",
+    "poisson",
+)
 
 
 @dataclass

@@ -56,24 +56,25 @@ def waveforms(request: SampleRequest, made: dict[str, Any]) -> dict[str, Any]:
 def spectrograms(request: SampleRequest, made: dict[str, Any]) -> dict[str, Any]:
     """``input_features``: log-mel-like features float, with an all-ones mask int64 where one is used.
 
-    ``(batch, mel bins, frames)`` for encoders whose positions fix the number of frames (two frames become one
-    position), else ``(batch, frames, mel bins)``.
+    ``(batch, mel bins, frames)`` for encoders that begin with a convolution over the frames (Whisper's kind; where they
+    have a fixed number of positions, two frames become one), else ``(batch, frames, mel bins)``. Encoders that fold a
+    spectrogram into a square image get ``(batch, 1, frames, mel bins)``.
     """
     if not _wanted(request, "input_features"):
         return {}
     mels = int(request.find(*_MELS, parts=AUDIO_PARTS, default=80))
-    positions = request.find("max_source_positions", parts=AUDIO_PARTS)
-    frames_first = request.find("input_feat_per_channel", "feature_projection_input_dim", parts=AUDIO_PARTS)
-    if positions is not None and frames_first is None:
-        frames = 2 * int(positions)
-        found = {"input_features": spectrogram(request, request.batch, frames, mels).transpose(1, 2).contiguous()}
-        mask_name = next((n for n in ("feature_attention_mask", "input_features_mask") if request.takes(n)), None)
-    else:
-        frames = FEATURE_FRAMES
-        found = {"input_features": spectrogram(request, request.batch, frames, mels)}
-        beside_text = () if request.takes("input_ids") else ("attention_mask",)
-        names = ("input_features_mask", "feature_attention_mask", *beside_text)
-        mask_name = next((name for name in names if request.takes(name)), None)
+    square = request.find("spec_size", parts=AUDIO_PARTS)
+    if square is not None:  # an image of size × size, folded out of a longer spectrogram
+        frames = int(square) * (int(square) // mels)
+        return {"input_features": spectrogram(request, request.batch, frames, mels).unsqueeze(1)}
+    mels_first = _convolves_mels(request, mels)
+    frames = _feature_frames(request) if mels_first else FEATURE_FRAMES
+    features = spectrogram(request, request.batch, frames, mels)
+    found = {"input_features": features.transpose(1, 2).contiguous() if mels_first else features}
+    names = ["input_features_mask", "feature_attention_mask"]
+    if not mels_first and not request.takes("input_ids"):
+        names.append("attention_mask")
+    mask_name = next((name for name in names if request.takes(name)), None)
     if mask_name is not None:
         found[mask_name] = torch.ones(request.batch, frames, dtype=torch.int64)
     return found
@@ -111,6 +112,27 @@ def _wanted(request: SampleRequest, name: str) -> bool:
 
 def _is_codec(request: SampleRequest) -> bool:
     return request.find("codebook_size", "num_quantizers") is not None and request.find("conv_stride") is None
+
+
+def _convolves_mels(request: SampleRequest, mels: int) -> bool:
+    """Whether the encoder begins with a convolution over time that has the mel bins as its channels."""
+    if request.find("input_feat_per_channel", "feature_projection_input_dim", parts=AUDIO_PARTS) is not None:
+        return False
+    if request.find("max_source_positions", "n_window", parts=AUDIO_PARTS) is not None:
+        return True
+    return any(
+        name.endswith("conv1") and isinstance(module, torch.nn.Conv1d) and module.in_channels == mels
+        for name, module in request.model.named_modules()
+    )
+
+
+def _feature_frames(request: SampleRequest) -> int:
+    """Feature frames of such an encoder: two for each position it has, or whole windows."""
+    positions = request.find("max_source_positions", parts=AUDIO_PARTS)
+    if positions is not None:
+        return 2 * int(positions)
+    window = request.find("n_window", parts=AUDIO_PARTS)
+    return FEATURE_FRAMES if window is None else 4 * int(window)
 
 
 def _samples(request: SampleRequest) -> int:

@@ -79,7 +79,8 @@ def _audio_runs(request: SampleRequest, made: dict[str, Any], token: int) -> lis
 
 def _count(request: SampleRequest, method: str, made: dict[str, Any]) -> int | None:
     """Features of all rows together, from the model's own method; None when the model has no such method."""
-    call = getattr(request.model, method, None) or getattr(getattr(request.model, "model", None), method, None)
+    # The inner model's method says what it takes; that of a model with a head only passes everything on.
+    call = getattr(getattr(request.model, "model", None), method, None) or getattr(request.model, method, None)
     if call is None:
         return None
     taken = inspect.signature(call).parameters
@@ -92,8 +93,12 @@ def _count(request: SampleRequest, method: str, made: dict[str, Any]) -> int | N
         for name, value in made.items()
         if name in taken and isinstance(value, torch.Tensor)
     }
-    with torch.no_grad():
-        return feature_count(call(**placed))
+    try:
+        with torch.no_grad():
+            return feature_count(call(**placed))
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise request.impossible(next(iter(placed), method), f"{method} refuses it ({reason})") from error
 
 
 def _extend(rows: list[list[int]], runs: Iterable[list[int]]) -> None:

@@ -8,7 +8,7 @@ cannot say about a family of models is said in a few lines with :func:`register_
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -104,11 +104,21 @@ def sample_inputs(
     return {name: _fit(made[name], request) for name in sorted(made, key=lambda name: order.get(name, len(order)))}
 
 
-def compose(request: SampleRequest) -> dict[str, Any]:
-    """What the general parts make of a request, on the CPU, floats in float32."""
+def compose(
+    request: SampleRequest, reshape: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] | None = None
+) -> dict[str, Any]:
+    """What the general parts make of a request, on the CPU, floats in float32.
+
+    Args:
+        request: The model and the wishes.
+        reshape: By argument, a change to make as soon as the argument is there, before later parts (which may run a
+            piece of the model on it) see it.
+    """
+    changes = reshape or {}
     made: dict[str, Any] = {}
     for part in PARTS:
-        made.update(part(request, made))
+        for name, value in part(request, made).items():
+            made[name] = changes[name](value) if name in changes else value
     return {name: value for name, value in made.items() if name in request.parameters}
 
 

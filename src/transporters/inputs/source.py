@@ -192,7 +192,7 @@ def _check_shards(folder: Path, index: str) -> None:
     """Every shard that an index names must be there."""
     try:
         shards = set(json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"{folder / index} is not an index of weights.", advice="Fetch the file again.") from error
     missing = sorted(name for name in shards if not (folder / name).is_file())
     if missing:

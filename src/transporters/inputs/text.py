@@ -93,6 +93,11 @@ def decoder_tokens(request: SampleRequest, made: dict[str, Any]) -> dict[str, An
         return {}
     if _ends_with_eos(request) and "input_ids" in made:
         return {}  # such a head reads the last eos of the decoder's row, which the model makes from input_ids itself
+    return {"decoder_input_ids": first_tokens(request)}
+
+
+def first_tokens(request: SampleRequest) -> torch.Tensor:
+    """``(batch, 5)`` int64: a decoder's start token and ordinary ones."""
     start = decoder_start(request)
     rows = text_rows(request, request.batch)
     ordinary = ordinary_ids(request)
@@ -102,7 +107,7 @@ def decoder_tokens(request: SampleRequest, made: dict[str, Any]) -> dict[str, An
         missing = DECODER_LENGTH - 1 - len(body)
         body += ordinary[request.random_ints(0, len(ordinary), missing)].tolist()
         filled.append([start, *body])
-    return {"decoder_input_ids": torch.tensor(filled, dtype=torch.int64)}
+    return torch.tensor(filled, dtype=torch.int64)
 
 
 def decoder_start(request: SampleRequest) -> int:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ GRID = (4, 6)
 DEFAULT_FRAMES = 4
 
 _SIZES = ("image_size", "img_size", "input_resolution", "image_resolution", "crop_size")
+_PATCH_NAMES = (("pixel_values", "image_grid_thw"), ("pixel_values", "grid_thw"), ("hidden_states", "grid_thw"))
 _FRAMES = ("num_frames", "frames_per_clip", "num_image_with_embedding")
 _CHANNELS = ("num_channels", "in_channels", "in_chans", "n_channels")
 
@@ -29,12 +31,15 @@ def images(request: SampleRequest, made: dict[str, Any]) -> dict[str, Any]:
     """``pixel_values`` ``(batch, channels, height, width)`` float.
 
     A model that looks for a video's frames there gets ``(batch, frames, channels, height, width)``, one that takes a
-    list of images per row gets one image: ``(batch, 1, channels, height, width)``.
+    list of images per row gets one image: ``(batch, 1, channels, height, width)``, one that matches images gets two.
     """
     if "pixel_values" in made or not _wanted(request, "pixel_values"):
         return {}
     height, width = image_size(request)
     channels = image_channels(request)
+    if request.class_name.endswith("ForKeypointMatching"):
+        pair = picture(request, request.batch * 2, channels, height, width)
+        return {"pixel_values": pair.reshape(request.batch, 2, channels, height, width)}
     frames = _frames(request)
     if frames is not None:
         clip = moving_picture(request, request.batch, frames, channels, height, width)
@@ -43,7 +48,7 @@ def images(request: SampleRequest, made: dict[str, Any]) -> dict[str, Any]:
     if pinpoints and request.takes("image_sizes"):
         return _tiled(request, pinpoints, channels, height, width)
     pixels = picture(request, request.batch, channels, height, width)
-    if request.takes("image_sizes") and request.takes("input_ids"):
+    if _crops_by_size(request):
         sizes = torch.tensor([[height, width]] * request.batch, dtype=torch.int64)
         return {"pixel_values": pixels, "image_sizes": sizes}
     if request.takes("pixel_attention_mask"):
@@ -59,13 +64,13 @@ def masks(request: SampleRequest, made: dict[str, Any]) -> dict[str, Any]:
     bottom, where ``pixel_values`` is set to zero.
     """
     pixels = made.get("pixel_values")
-    if pixels is None or pixels.ndim != 4:
+    if pixels is None or pixels.ndim < 4:
         return {}
     found: dict[str, Any] = {}
-    if request.takes("pixel_mask"):
+    if request.takes("pixel_mask") and pixels.ndim == 4:
         mask = torch.ones(pixels.shape[0], *pixels.shape[-2:], dtype=torch.int64)
-        mask[1:, pixels.shape[-2] - pixels.shape[-2] // 4 :] = 0
-        mask[1:, :, pixels.shape[-1] - pixels.shape[-1] // 4 :] = 0
+        mask[1:, pixels.shape[-2] // 2 :] = 0  # deep enough to show in a map that is 32 times smaller
+        mask[1:, :, pixels.shape[-1] - pixels.shape[-1] // 3 :] = 0
         found = {"pixel_mask": mask, "pixel_values": pixels * mask.unsqueeze(1)}
     if request.takes("bool_masked_pos") and _predicts_patches(request):
         count = _patch_count(request, pixels)
@@ -87,21 +92,28 @@ def videos(request: SampleRequest, made: dict[str, Any]) -> dict[str, Any]:
 def patches(request: SampleRequest, made: dict[str, Any]) -> dict[str, Any]:
     """Images cut into patches, with their grid, for models in which images of all sizes share one axis.
 
-    ``pixel_values`` ``(batch · 24, channels · time · patch²)`` float and ``image_grid_thw`` ``(batch, 3)`` int64; the
-    vision tower alone calls them ``hidden_states`` and ``grid_thw``.
+    ``pixel_values`` ``(batch · 24, channels · time · patch²)`` float and ``image_grid_thw`` ``(batch, 3)`` int64; a
+    vision tower alone has other names for them. Models that keep an axis of patches per image take ``pixel_values``
+    ``(batch, 24, channels · patch²)`` with ``spatial_shapes`` ``(batch, 2)`` int64.
     """
-    if request.takes("pixel_values", "image_grid_thw"):
+    if request.takes("pixel_values", "spatial_shapes"):
         pixels, grid = patchified(request)
-        return {"pixel_values": pixels, "image_grid_thw": grid}
-    if request.needs("hidden_states") and request.takes("grid_thw"):
-        pixels, grid = patchified(request)
-        return {"hidden_states": pixels, "grid_thw": grid}
+        shape = (request.batch, -1, pixels.shape[-1])
+        mask = torch.ones(request.batch, pixels.shape[0] // request.batch, dtype=torch.int64)
+        return {"pixel_values": pixels.reshape(shape), "pixel_attention_mask": mask, "spatial_shapes": grid[:, 1:]}
+    for pixels_name, grid_name in _PATCH_NAMES:
+        if request.takes(pixels_name, grid_name):
+            pixels, grid = patchified(request)
+            return {pixels_name: pixels, grid_name: grid}
     return {}
 
 
-def patchified(request: SampleRequest) -> tuple[torch.Tensor, torch.Tensor]:
-    """One image per row as patches ``(rows, features)`` and its grid ``(batch, 3)`` (time, height, width)."""
-    patch = _square(request.find("patch_size", parts=VISION_PARTS, default=14))
+def patchified(request: SampleRequest, patch: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """One image per row as patches ``(rows, features)`` and its grid ``(batch, 3)`` (time, height, width).
+
+    ``patch`` is the side of a patch in pixels, None: the config's ``patch_size``.
+    """
+    patch = patch or _square(request.find("patch_size", parts=VISION_PARTS, default=14))
     merge = _square(request.find("spatial_merge_size", parts=VISION_PARTS, default=1))
     time = int(request.find("temporal_patch_size", parts=VISION_PARTS, default=1))
     channels = image_channels(request)
@@ -173,6 +185,16 @@ def _tiled(request: SampleRequest, pinpoints: Any, channels: int, height: int, w
     return {"pixel_values": pixels.reshape(request.batch, tiles, channels, height, width), "image_sizes": sizes}
 
 
+def _crops_by_size(request: SampleRequest) -> bool:
+    """Whether each image's own size must be told: the model cannot count its features without."""
+    if not request.takes("image_sizes", "input_ids"):
+        return False
+    count = getattr(request.model, "get_image_features", None)
+    parameter = inspect.signature(count).parameters.get("image_sizes") if count is not None else None
+    required = parameter is not None and parameter.default is inspect.Parameter.empty
+    return required or getattr(request.part(VISION_PARTS), "model_type", None) == "pixtral"
+
+
 def _wanted(request: SampleRequest, name: str) -> bool:
     """Whether to make images: they are needed, or the model has a vision part beside its text part."""
     if not request.takes(name):
@@ -195,8 +217,12 @@ def _predicts_patches(request: SampleRequest) -> bool:
 
 
 def _patch_count(request: SampleRequest, pixels: torch.Tensor) -> int:
+    """Patches of an image, or of a video in which several frames share a patch."""
     patch = _square(request.find("patch_size", parts=VISION_PARTS, default=16))
-    return int((pixels.shape[-2] // patch) * (pixels.shape[-1] // patch))
+    count = (pixels.shape[-2] // patch) * (pixels.shape[-1] // patch)
+    if pixels.ndim == 5:
+        count *= pixels.shape[1] // int(request.find("tubelet_size", parts=VISION_PARTS, default=1))
+    return int(count)
 
 
 def _normalisation(request: SampleRequest, channels: int) -> tuple[torch.Tensor, torch.Tensor]:

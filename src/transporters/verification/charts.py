@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import Any
 
 from .markup import Markup, el, join
@@ -12,6 +13,7 @@ from .summary import FAILING, allowance, number, share, worst
 
 _LABEL = 200
 _ROW = 28
+_PAGE = 1030
 _DECADES = (-6, 1)
 _TICKS = {-6: "0.0001 %", -4: "0.01 %", -2: "1 %", 0: "limit"}
 #: Lower bounds of the shades, as shares of what is allowed.
@@ -97,28 +99,33 @@ def _place(part: float, area: float) -> float:
 
 def heat_map(variations: list[Variation]) -> Markup:
     """A cell per output and variation, shaded by its distance from the limit, with the difference as text."""
-    cell, row_height, head, label = 92, 26, 46, 230
     shown = [(index, v) for index, v in enumerate(variations) if v.status != "not applicable"]
     names = list(dict.fromkeys(check.name for _, v in shown for check in v.outputs))
-    parts = [_heading(v.name, label + column * cell + cell / 2) for column, (_, v) in enumerate(shown)]
+    row_height, head = 26, 60
+    label = min(240, 24 + 7 * max(len(name) for name in names))
+    cell = min(92, max(68, (_PAGE - label) // len(shown)))
+    parts = [_heading(v.name, label + column * cell, head - 8, cell) for column, (_, v) in enumerate(shown)]
     for row, name in enumerate(names):
         top = head + row * row_height
         parts.append(_label(name, top - 1, at=label - 10, limit=34))
         for column, (index, variation) in enumerate(shown):
-            check = next((c for c in variation.outputs if c.name == name), None)
-            parts.append(_cell(index, variation, name, check, label + column * cell, top))
+            check = worst(c for c in variation.outputs if c.name == name)
+            parts.append(_cell(index, variation, name, check, (label + column * cell, top, cell)))
     width, height = label + len(shown) * cell + 4, head + len(names) * row_height + 4
     return _drawing(width, height, "Largest difference per output and set of inputs", *parts)
 
 
-def _cell(index: int, variation: Variation, name: str, check: OutputCheck | None, x: float, y: float) -> Markup:
+def _cell(
+    index: int, variation: Variation, name: str, check: OutputCheck | None, place: tuple[float, float, float]
+) -> Markup:
+    x, y, width = place
     shade, text = shading(check) if check is not None else _absent(variation)
     title = f"{name}, {variation.name}: {check.verdict if check else text}"
     return el(
         "g",
         el("title", title),
-        el("rect", x=x + 1, y=y + 1, width=90, height=24, rx=3),
-        _text(text, x + 46, y + 17, "", anchor="middle"),
+        el("rect", x=x + 1, y=y + 1, width=width - 2, height=24, rx=3),
+        _text(text, x + width / 2, y + 17, "", anchor="middle"),
         class_=f"cell {shade}",
         data_variation=index,
         data_output=name,
@@ -150,12 +157,14 @@ def legend() -> Markup:
     return el("p", el("span", "Share of the allowed difference:"), *items, class_="legend")
 
 
-def _heading(text: str, x: float) -> Markup:
-    words = text.split(" ")
-    half = (len(words) + 1) // 2
-    lines = [text] if len(text) <= 13 else [" ".join(words[:half]), " ".join(words[half:])]
-    start = 38 - 14 * (len(lines) - 1)
-    drawn = [_text(_short(line, 15), x, start + 14 * i, "head", anchor="middle") for i, line in enumerate(lines)]
+def _heading(text: str, x: float, bottom: float, width: float) -> Markup:
+    """A column's name, in up to three lines that end at ``bottom``."""
+    letters = int(width / 6.4)
+    lines = textwrap.wrap(text, letters, max_lines=3, placeholder="…", break_long_words=False) or [""]
+    drawn = [
+        _text(_short(line, letters + 1), x + width / 2, bottom - 14 * (len(lines) - 1 - i), "head", anchor="middle")
+        for i, line in enumerate(lines)
+    ]
     return el("g", el("title", text), *drawn)
 
 

@@ -208,7 +208,8 @@ def _variations(variations: list[Variation]) -> Markup:
     rows = []
     for variation in variations:
         shapes = [
-            el("div", el("code", name), f" {_shape(shape)}", class_="shape") for name, shape in variation.shapes.items()
+            el("span", el("code", name), f" {_shape(shape)}", class_="shape")
+            for name, shape in variation.shapes.items()
         ]
         cells = (
             el("td", variation.name),

@@ -40,11 +40,18 @@
   }
 
   function find(cell) {
-    return facts.find((f) => f.variation === Number(cell.dataset.variation) && f.output === cell.dataset.output);
+    const here = facts.filter(
+      (fact) => fact.variation === Number(cell.dataset.variation) && fact.output === cell.dataset.output,
+    );
+    return here.length ? worst(here) : undefined;
   }
 
   function rank(fact) {
     return (fact.passed ? 0 : 1e9) + (fact.share ?? 0);
+  }
+
+  function worst(some) {
+    return some.reduce((first, second) => (rank(second) > rank(first) ? second : first));
   }
 
   if (panel) {
@@ -52,7 +59,7 @@
       const fact = find(cell);
       if (fact) cell.addEventListener("click", () => show(fact));
     }
-    if (facts.length) show(facts.reduce((worst, fact) => (rank(fact) > rank(worst) ? fact : worst)));
+    if (facts.length) show(worst(facts));
 
     const rows = [...document.querySelectorAll("#checks tbody tr")];
     const field = document.getElementById("filter");

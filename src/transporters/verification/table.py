@@ -36,7 +36,7 @@ def report_table(report: Report) -> RenderableType:
     Args:
         report: The verification to show.
     """
-    parts: list[RenderableType] = [_verdict(report), _variations(report)]
+    parts: list[RenderableType] = [_verdict(report), Padding(_variations(report), (1, 0))]
     parts += _troubles(report)
     if report.bisection is not None:
         parts.append(_section("Where the mismatch begins", _bisection(report.bisection)))
@@ -52,13 +52,13 @@ def _verdict(report: Report) -> Text:
 
 
 def _variations(report: Report) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("Inputs", no_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("Inputs", min_width=12)
     table.add_column("Verdict", no_wrap=True)
-    table.add_column("Outputs", justify="right")
-    table.add_column("Worst output", overflow="fold")
-    table.add_column("Largest difference", justify="right", no_wrap=True)
-    table.add_column("Allowed", justify="right", no_wrap=True)
+    table.add_column("Outputs", justify="right", min_width=7)
+    table.add_column("Worst output", overflow="fold", min_width=12)
+    table.add_column("Largest difference", justify="right", min_width=10)
+    table.add_column("Allowed", justify="right", min_width=8)
     for variation in report.variations:
         table.add_row(*_variation_row(variation))
     return table
@@ -96,7 +96,7 @@ def _bisection(bisection: Bisection) -> list[Text]:
     lines = []
     for step in bisection.steps:
         mark, style = ("✓", "green") if step.passed else ("✗", "bold red")
-        line = Text(f"{mark} ", style=style).append(step.name, style="none")
+        line = Text().append(f"{mark} ", style=style).append(step.name)
         if step.max_abs is not None:
             line.append(f"  {number(step.max_abs)}", style="dim")
         lines.append(line.append(f"  {step.detail}" if step.detail else "", style="dim"))
@@ -138,7 +138,7 @@ def _run(run: dict[str, Any], seconds: float) -> list[RenderableType]:
 
 def _finding(finding: dict[str, Any]) -> Text:
     warns = finding["level"] == "warning"
-    line = Text("! " if warns else "· ", style="yellow" if warns else "dim")
+    line = Text().append("! " if warns else "· ", style="yellow" if warns else "dim")
     return line.append(f"{finding['where']}: " if finding["where"] else "").append(finding["message"])
 
 

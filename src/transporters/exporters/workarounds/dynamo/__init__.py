@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from . import buffers, dtypes, symbols
+from . import buffers, dtypes, guards, symbols
 
-__all__ = ["buffers", "dtypes", "symbols"]
+__all__ = ["buffers", "dtypes", "guards", "symbols"]

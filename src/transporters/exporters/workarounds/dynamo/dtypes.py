@@ -42,7 +42,7 @@ def _patch_module_cast(original: Callable[..., Any]) -> Callable[..., Any]:
         device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
         tensors = [*self.parameters(), *self.buffers()]
         if all(_same(tensor, device, dtype) for tensor in tensors):
-            return self
+            return self  # without a copy, as torch itself does when nothing changes
         return _cast(self, device, dtype)
 
     return to

@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from . import attention, caches, experts, rope, scans
+from . import attention, caches, experts, rope, scans, windows
 
-__all__ = ["attention", "caches", "experts", "rope", "scans"]
+__all__ = ["attention", "caches", "experts", "rope", "scans", "windows"]

@@ -86,7 +86,7 @@ def _patch_split_attention(original: Callable[..., Any]) -> Callable[..., Any]:
         bound = inspect.signature(original).bind(self, hidden_states, *args, **kwargs)
         bounds = bound.arguments.get("cu_seqlens")
         if not isinstance(bounds, torch.Tensor):
-            return original(self, hidden_states, *args, **kwargs)
+            return NotImplemented
         bound.arguments["cu_seqlens"] = _WholeLength(hidden_states.shape[0])
         token = _SEGMENTS.set(bounds)
         try:
@@ -109,10 +109,10 @@ def _patch_attention_interface(original: Callable[..., Any]) -> Callable[..., An
     """Hand the mask of the pieces to whichever attention function the model picks."""
 
     def get_interface(self: Any, *args: Any, **kwargs: Any) -> Any:
-        attention = original(self, *args, **kwargs)
         bounds = _SEGMENTS.get()
         if bounds is None:
-            return attention
+            return NotImplemented
+        attention = original(self, *args, **kwargs)
 
         def packed(module: Any, query: torch.Tensor, *rest: Any, attention_mask: Any = None, **options: Any) -> Any:
             allowed = segment_mask(bounds, query.shape[2])
@@ -147,7 +147,7 @@ def _patch_feature_split(original: Callable[..., Any]) -> Callable[..., Any]:
         pixels = next((v for k, v in bound.arguments.items() if k.startswith("pixel_values")), None)
         precomputed = any(name.endswith("cu_seqlens") for name in bound.arguments.get("kwargs", kwargs))
         if pixels is None or not precomputed:
-            return original(self, *args, **kwargs)
+            return NotImplemented
         bound.arguments[grid_name] = _WholeLength(pixels.shape[0])
         return original(*bound.args, **bound.kwargs)
 

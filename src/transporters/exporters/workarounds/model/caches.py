@@ -26,7 +26,7 @@ def _patch_sliding_window_update(original: Callable[..., Any]) -> Callable[..., 
 
     def update(self: Any, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if self.record_past:
-            return original(self, key_states, value_states, *args, **kwargs)
+            return NotImplemented
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         fresh = self.keys.dim() == 1  # an empty layer holds a tensor without axes
@@ -61,7 +61,7 @@ def _patch_conv_state_update(original: Callable[..., Any]) -> Callable[..., Any]
         self: Any, conv_states: torch.Tensor, state_idx: int = 0, conv_kernel_size: int | None = None, **kwargs: Any
     ) -> torch.Tensor:
         if self.record_past or self.has_previous_state[state_idx]:
-            return original(self, conv_states, state_idx, conv_kernel_size, **kwargs)  # type: ignore[no-any-return]
+            return NotImplemented
         kernel = conv_kernel_size if conv_kernel_size is not None else conv_states.shape[-1]
         if not self.is_conv_states_initialized[state_idx]:
             self.lazy_initialization(conv_states=conv_states, state_idx=state_idx, conv_kernel_size=kernel)

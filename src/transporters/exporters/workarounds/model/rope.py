@@ -56,7 +56,7 @@ def _patch_dynamic_rope(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def forward(self: Any, x: torch.Tensor, position_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if plain is None or getattr(self, "rope_type", None) != "dynamic":
-            return original(self, x, position_ids, *args, **kwargs)
+            return NotImplemented
         standing = self._buffers["inv_freq"]
         self._buffers["inv_freq"] = dynamic_ntk_frequencies(self.config, position_ids.max() + 1, x.device)
         try:

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention in shifted windows, whose padding and shift are chosen by comparing sizes in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ...registry import Repro, register_patch
+
+
+class _SymbolicShift:
+    """A shift that may turn out to be 0 when the program runs.
+
+    The models ask whether there is a shift at all; a shift by 0 computes the same as none, so the answer is always yes.
+    """
+
+    def __init__(self, size: Any) -> None:
+        self._size = size
+
+    def __gt__(self, _: int) -> bool:
+        return True
+
+    def __le__(self, _: int) -> bool:
+        return False
+
+    def __neg__(self) -> Any:
+        return -self._size
+
+    def __index__(self) -> Any:
+        return self._size
+
+    def __rsub__(self, other: Any) -> Any:
+        return other - self._size
+
+    def __mul__(self, other: int) -> Any:
+        return self._size * other
+
+    __rmul__ = __mul__
+
+
+def _pad_when_odd(x: torch.Tensor) -> torch.Tensor:
+    """The fault, for the reproducer: a program traced on an even size refuses odd ones."""
+    if x.shape[0] % 2 == 1:
+        x = F.pad(x, (0, 0, 0, 1))
+    return x.reshape(-1, 2, x.shape[1]).sum(1)
+
+
+_PADDED = Repro(_pad_when_odd, lambda: (torch.rand(6, 3),), dynamic=True)
+
+
+@register_patch(
+    "model",
+    "transformers.models.*.modeling_*.*.maybe_pad",
+    why="images are padded to a multiple of the patch or window only under an `if`, so that a program takes either sizes "
+    "that need padding or sizes that need none",
+    issue="unreported",
+    needed="transformers>=5.24",
+    repro=_PADDED,
+)
+def _patch_padding(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Pad always, by an amount that may be 0."""
+
+    def maybe_pad(self: Any, states: torch.Tensor, height: Any, width: Any) -> Any:
+        if hasattr(self, "window_size"):
+            below, right = -height % self.window_size, -width % self.window_size
+            # Said to be padded in any case, so that the caller always cuts the result to its own size.
+            return F.pad(states, (0, 0, 0, right, 0, below)), (0, 0, 0, 1, 0, 1)
+        if hasattr(self, "patch_size"):
+            below, right = -height % self.patch_size[0], -width % self.patch_size[1]
+            return F.pad(states, (0, right, 0, below))
+        return F.pad(states, (0, 0, 0, width % 2, 0, height % 2))
+
+    return maybe_pad
+
+
+@register_patch(
+    "model",
+    "transformers.models.*.modeling_*.*.set_shift_and_window_size",
+    why="the shift is switched off, and stays off on the module, once an image is no larger than a window; the program "
+    "would keep whichever side the sample took",
+    issue="unreported",
+    needed="transformers>=5.24",
+    repro=Repro(
+        lambda x: torch.roll(x, -2, 0) + 0 if x.shape[0] > 4 else x + 0, lambda: (torch.rand(7, 3),), dynamic=True
+    ),
+)
+def _patch_window_shift(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Shift by an amount that is 0 for small images. Images smaller than a window fail in eager as well."""
+
+    def set_shift_and_window_size(self: Any, input_resolution: tuple[Any, Any]) -> Any:
+        if isinstance(self.shift_size, _SymbolicShift) or self.shift_size == 0:
+            return None
+        small = torch.sym_min(*input_resolution) <= self.window_size
+        self.shift_size = _SymbolicShift(torch.sym_ite(small, 0, self.shift_size))
+        return None
+
+    return set_shift_and_window_size

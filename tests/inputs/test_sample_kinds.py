@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ways to put a sample together that no model of the zoo of tiny models needs: tiles, patches, video, series, …"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from transporters.inputs.samples import sample_inputs
+
+BODY: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+CLIP_TOWER = {"model_type": "clip_vision_model", **BODY, "image_size": 32, "patch_size": 8}
+
+#: More ways to put a sample together: config class, model class, config, shapes of some of the inputs.
+OTHERS: dict[str, tuple[str, str, dict[str, Any], dict[str, tuple[int, ...]]]] = {
+    "tiles": (
+        "LlavaNextConfig",
+        "LlavaNextForConditionalGeneration",
+        {
+            "vision_config": CLIP_TOWER,
+            "text_config": {"model_type": "llama", **BODY, "vocab_size": 99},
+            "image_token_index": 5,
+            "image_grid_pinpoints": [[32, 64], [64, 32], [64, 64]],
+        },
+        {"pixel_values": (2, 3, 3, 32, 32), "image_sizes": (2, 2)},
+    ),
+    "patch rows": (
+        "Siglip2Config",
+        "Siglip2ForImageClassification",
+        {"vision_config": {**BODY, "patch_size": 8}, "text_config": {**BODY, "vocab_size": 99}},
+        {"pixel_values": (2, 24, 192), "pixel_attention_mask": (2, 24), "spatial_shapes": (2, 2)},
+    ),
+    "video": (
+        "VideoMAEConfig",
+        "VideoMAEForPreTraining",
+        {
+            **BODY,
+            "image_size": 32,
+            "patch_size": 8,
+            "num_frames": 4,
+            "decoder_hidden_size": 32,
+            "decoder_num_hidden_layers": 1,
+            "decoder_intermediate_size": 64,
+            "decoder_num_attention_heads": 4,
+        },
+        {"pixel_values": (2, 4, 3, 32, 32), "bool_masked_pos": (2, 32)},
+    ),
+    "frames before mel bins": (
+        "Wav2Vec2BertConfig",
+        "Wav2Vec2BertModel",
+        {**BODY, "feature_projection_input_dim": 16},
+        {"input_features": (2, 64, 16), "attention_mask": (2, 64)},
+    ),
+    "codec": (
+        "EncodecConfig",
+        "EncodecModel",
+        {"num_filters": 4, "hidden_size": 16, "codebook_size": 16, "codebook_dim": 16, "num_lstm_layers": 1},
+        {"input_values": (2, 1, 7680)},
+    ),
+    "spectrogram under the name of values": (
+        "ASTConfig",
+        "ASTModel",
+        {**BODY, "max_length": 64, "num_mel_bins": 32},
+        {"input_values": (2, 64, 32)},
+    ),
+    "time series": (
+        "PatchTSTConfig",
+        "PatchTSTForPrediction",
+        {"num_input_channels": 3, "context_length": 24, "d_model": 16, "ffn_dim": 32, "num_hidden_layers": 1},
+        {"past_values": (2, 24, 3)},
+    ),
+    "time features": (
+        "InformerConfig",
+        "InformerModel",
+        {
+            "prediction_length": 4,
+            "context_length": 12,
+            "lags_sequence": [1, 2],
+            "num_time_features": 2,
+            "d_model": 16,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+        },
+        {"past_values": (2, 14), "past_time_features": (2, 14, 2), "future_time_features": (2, 4, 2)},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_other_kinds(case: str) -> None:
+    config_name, model_name, values, shapes = OTHERS[case]
+    torch.manual_seed(0)
+    model = getattr(transformers, model_name)(getattr(transformers, config_name)(**values)).eval()
+    sample = sample_inputs(model)
+    assert {name: tuple(sample[name].shape) for name in shapes} == shapes
+    with torch.no_grad():
+        model(**sample)
