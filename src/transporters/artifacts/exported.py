@@ -81,9 +81,7 @@ class ExportedModel:
     _runner: Any = field(default=None, repr=False)
 
     @classmethod
-    def from_export(
-        cls, export_format: str, finished: Finished, run: ExportRun, config: ExportConfig
-    ) -> ExportedModel:
+    def from_export(cls, export_format: str, finished: Finished, run: ExportRun, config: ExportConfig) -> ExportedModel:
         """Wrap what an exporter handed over."""
         prepared = finished.prepared
         return cls(

@@ -38,16 +38,18 @@ def read(folder: Path) -> dict[str, Any]:
     """Read the manifest of an artifact.
 
     Raises:
-        ArtifactError: When the folder or the manifest is missing, is not JSON, lacks a key or has one of the wrong type,
-            or comes from a newer schema. The message says which.
+        ArtifactError: When the folder or the manifest is missing, is not JSON, lacks a key or has one of the wrong
+            type, or comes from a newer schema. The message says which.
     """
     path = folder / MANIFEST
     if not folder.is_dir():
         raise ArtifactError(f"there is no folder {folder}", advice="export a model there first: transporters export …")
     if not path.is_file():
-        raise ArtifactError(f"{folder} holds no {MANIFEST}, so it is no artifact", advice="name the folder of an export")
+        raise ArtifactError(
+            f"{folder} holds no {MANIFEST}, so it is no artifact", advice="name the folder of an export"
+        )
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise ArtifactError(f"{path} cannot be read: {error}", advice="export the model again") from error
     version = manifest.get("schema_version") if isinstance(manifest, dict) else None

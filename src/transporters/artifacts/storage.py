@@ -116,4 +116,6 @@ def _write_error(target: Path, error: OSError) -> ArtifactError:
             f"the disk is full while writing {target}; nothing was left behind, and what stood there before still does",
             advice="free some space or name a folder on another disk",
         )
-    return ArtifactError(f"{target} cannot be written: {error.strerror or error}", advice="check the folder's permissions")
+    return ArtifactError(
+        f"{target} cannot be written: {error.strerror or error}", advice="check the folder's permissions"
+    )

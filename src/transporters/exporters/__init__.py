@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Exporters: from a model to a program, stage by stage; and the registry of workarounds."""

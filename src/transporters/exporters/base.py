@@ -15,6 +15,7 @@ from ..errors import ConfigError, MissingBackendError
 from .auto import load_object
 from .configs import ExportConfig
 from .prepare import Prepared
+from .registry import find_workaround
 from .run import ExportRun, StageRecord
 from .shapes import ShapeContract
 
@@ -84,6 +85,7 @@ class Exporter(ABC):
             observer: Called with each stage's record when it starts and when it ends.
 
         Raises:
+            UsageError: ``config.skip_workarounds`` names no workaround.
             MissingBackendError: The backend's package is absent or unsupported.
             InputError: The model or the inputs cannot be exported as they are.
             FrozenAxisError: An axis froze that was asked to be dynamic and that the model leaves free.
@@ -91,6 +93,8 @@ class Exporter(ABC):
         """
         self.check_environment()
         settings = self._settings(config)
+        for workaround_id in settings.skip_workarounds:
+            find_workaround(workaround_id)
         run = ExportRun(self.backend, skipped=tuple(settings.skip_workarounds), observer=observer)
         finished = self.run_stages(model, sample_inputs, settings, run)
         return load_object(_ARTIFACT).from_export(self.export_format, finished, run, settings)  # type: ignore[no-any-return]

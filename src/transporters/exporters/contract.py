@@ -92,11 +92,11 @@ def _dynamic(
     program: ExportedProgram, name: str, axis: int, label: str, at: int, size: torch.SymInt, wanted: ShapeRequest
 ) -> Axis:
     bounds = program.range_constraints.get(size.node.expr)
-    low, high = (bounds.lower, bounds.upper) if bounds is not None else (0, None)
-    minimum = int(low) if str(low).isdigit() else 1
+    low, high = (str(bounds.lower), str(bounds.upper)) if bounds is not None else ("0", "")
+    minimum = int(low) if low.isdigit() else 1
     if minimum <= 2 and (name, axis) not in wanted.explicit:
         minimum = 1  # the trace starts its symbols at 2; the program itself is run at 1 when it is verified
-    maximum = int(high) if str(high).isdigit() else None
+    maximum = int(high) if high.isdigit() else None
     return Axis(name, axis, label, at, True, symbol=str(size), minimum=minimum, maximum=maximum)
 
 

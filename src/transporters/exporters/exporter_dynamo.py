@@ -88,8 +88,8 @@ def _register_containers(prepared: Prepared) -> None:
 def _trace(prepared: Prepared, config: DynamoConfig, run: ExportRun) -> Traced:
     """Trace the model with the axes that the configuration asks for.
 
-    A sample can sit on a special point (an image that shrinks to a single window), and the guards of its trace then admit
-    little else. When they refuse inputs of twice the size, which eager takes, those are traced instead.
+    A sample can sit on a special point (an image that shrinks to a single window), and the guards of its trace then
+    admit little else. When they refuse inputs of twice the size, which eager takes, those are traced instead.
     """
     wanted = dynamic_shapes.request(prepared, config)
     inputs = dynamic_shapes.enlarge(prepared, wanted, run)
@@ -106,7 +106,7 @@ def _trace(prepared: Prepared, config: DynamoConfig, run: ExportRun) -> Traced:
 def _export(model: torch.nn.Module, inputs: dict[str, Any], wanted: dynamic_shapes.ShapeRequest) -> ExportedProgram:
     # Sizes 0 and 1 are no special cases unless the model's own code asks: a symbol that starts at 2 narrows every size
     # computed from it, until a program refuses the images that shrink to one patch.
-    with fx_config.patch(backed_size_oblivious=True):
+    with fx_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
         return torch.export.export(model, (), inputs, dynamic_shapes=wanted.spec(inputs), strict=False)
 
 

@@ -10,6 +10,10 @@ from collections.abc import Mapping
 from ..inputs import axes
 
 _SIZE = re.compile(r"L\['([^']+)'\]\.size\(\)\[(\d+)\]")
+_NOT_ZERO_OR_ONE = (
+    re.compile(r"^.+ (!= 1|!= 0|> 1|> 0|>= 2|>= 1)$"),
+    re.compile(r"^\((?P<n>\d+)\*max\(1, .+\)\) != (?P=n)$"),  # as a stride of a contiguous tensor writes it
+)
 _DRAWS = 200
 
 Sizes = dict[tuple[str, int], int]
@@ -30,13 +34,13 @@ def holds(guard: str, sizes: Sizes) -> bool:
 def forbids_only_small_sizes(guard: str) -> bool:
     """Whether a guard holds for all sizes from 2 up.
 
-    A quantity that must not be 0 or 1 is read off the text. Anything else is tried: on all sizes from 2 to 9, where most
-    special cases lie, and on 200 random ones up to 4096.
+    A quantity that must not be 0 or 1 is read off the text. Anything else is tried: on all sizes from 2 to 9, where
+    most special cases lie, and on 200 random ones up to 4096.
     """
     sizes = sizes_in(guard)
     if sizes is None:
         return False
-    if re.match(r"^.+ (!= 1|!= 0|> 1|> 0|>= 2|>= 1)$", guard) and " or " not in guard and " and " not in guard:
+    if " or " not in guard and " and " not in guard and any(form.match(guard) for form in _NOT_ZERO_OR_ONE):
         return True
     draw = random.Random(0)
     trials = [dict.fromkeys(sizes, n) for n in range(2, 10)]

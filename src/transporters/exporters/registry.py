@@ -89,8 +89,9 @@ def register_patch(
 
     The factory receives the original and returns the replacement, which is in force while an export of ``backend``
     runs. For a static- or classmethod the factory receives and returns the plain function; what stands in the class
-    stays a static- or classmethod. A replacement may return `NotImplemented` to leave a call to the original; such a call
-    does not count as firing. ``*`` in a path matches within loaded modules (`transporters.exporters.patching.targets`).
+    stays a static- or classmethod. A replacement may return `NotImplemented` to leave a call to the original; such a
+    call does not count as firing. ``*`` in a path matches within loaded modules
+    (`transporters.exporters.patching.targets`).
 
     Args:
         backend: "dynamo", "onnx", "executorch", a dotted child of one, or "model" for every exporter.

@@ -69,7 +69,7 @@ def describe(
         for name, node_name in zip(names, program.graph_signature.user_inputs)
     ]
     output_node = program.graph.output_node()
-    produced = {node.name: node for node in output_node.args[0] if isinstance(node, torch.fx.Node)}  # type: ignore[union-attr]
+    produced = {node.name: node for node in output_node.args[0] if isinstance(node, torch.fx.Node)}
     outputs = []
     for name, given in zip(output_names(program.call_spec.out_spec), program.graph_signature.user_outputs):
         value = values.get(str(given)) if str(given) in produced else given

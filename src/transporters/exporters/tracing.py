@@ -50,9 +50,9 @@ def preserved_state(model: torch.nn.Module) -> Iterator[None]:
             config.__dict__.clear()
             config.__dict__.update(attributes)
         with torch.no_grad():
-            for buffer, content, version in contents:
+            for buffer, before, version in contents:
                 if buffer._version != version:
-                    buffer.copy_(content)
+                    buffer.copy_(before)
 
 
 @contextmanager

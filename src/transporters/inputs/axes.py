@@ -118,9 +118,7 @@ def resize(inputs: Mapping[str, Any], labels: Labels, new_sizes: Mapping[str, in
                 leaf = _resize_axis(leaf, axis, label, wanted[label], tokens=plain and name.endswith("input_ids"))
         return leaf
 
-    resized = {}
-    for top, value in inputs.items():
-        resized[top] = pytrees.map_named(lambda name, leaf, top=top: change(_join(top, name), leaf), value)
+    resized: dict[str, Any] = pytrees.map_named(change, dict(inputs))
     return resized
 
 
@@ -144,7 +142,7 @@ def _merge_audio_mask(labels: Labels, leaves: dict[str, Any]) -> Labels:
     for audio in ("input_values", "input_features"):
         mask = leaves.get("attention_mask")
         if audio in leaves and mask is not None and "input_ids" not in leaves and mask.ndim == 2:
-            time_axis = next((l for l in labels[audio] if l in ("samples", "frames")), None)
+            time_axis = next((label for label in labels[audio] if label in ("samples", "frames")), None)
             if time_axis and mask.shape[1] == leaves[audio].shape[labels[audio].index(time_axis)]:
                 labels["attention_mask"] = ("batch", time_axis)
     return labels
@@ -196,7 +194,3 @@ def _continue(leaf: torch.Tensor, axis: int, count: int, tokens: bool) -> torch.
         steps = torch.arange(1, count + 1, device=leaf.device, dtype=leaf.dtype)
         tail += steps.reshape([-1 if a == axis else 1 for a in range(leaf.ndim)])
     return tail
-
-
-def _join(top: str, name: str) -> str:
-    return f"{top}.{name}" if name else top

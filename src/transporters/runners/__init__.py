@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Runners: run a saved program in its own runtime."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,59 @@ from ..errors import ArtifactError, RunError
 from ..trees import pytrees
 
 FILE = "model.pt2"
+
+
+class _PatientFile(io.RawIOBase):
+    """A file that keeps its first error for later.
+
+    torch's writer finishes its archive in a destructor, where an exception ends the process; so once a write has
+    failed, the rest is swallowed, and the caller raises ``error`` when torch is done.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._file = path.open("wb")
+        self._position = 0
+        self.error: OSError | None = None
+
+    def writable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move, or pretend to."""
+        if self.error is None:
+            self._position = self._file.seek(offset, whence)
+        return self._position
+
+    def tell(self) -> int:
+        """Where the next byte goes."""
+        return self._position
+
+    def write(self, data: Any) -> int:
+        """Write, or pretend to."""
+        size = memoryview(data).nbytes
+        if self.error is None:
+            try:
+                self._file.write(data)
+                self._file.flush()
+            except OSError as error:
+                self.error = error
+        self._position += size
+        return size
+
+    def close(self) -> None:
+        """Close the file; an error that shows only now counts too."""
+        if not self._file.closed:
+            try:
+                self._file.close()
+            except OSError as error:
+                self.error = self.error or error
+        super().close()
 
 
 class TorchRunner:
@@ -53,10 +107,12 @@ class TorchRunner:
         """Save the program as ``model.pt2`` in a folder.
 
         Raises:
-            OSError: When the folder cannot be written; torch's own error hides the cause, so it is looked up.
+            OSError: When the folder cannot be written, for example because the disk is full.
         """
-        with (folder / FILE).open("wb") as stream:
-            torch.export.save(program, stream)
+        with _PatientFile(folder / FILE) as stream:
+            torch.export.save(program, stream)  # type: ignore[arg-type]
+        if stream.error is not None:
+            raise stream.error
 
     @staticmethod
     def read(folder: Path) -> ExportedProgram:

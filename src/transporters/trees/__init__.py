@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Nested inputs and outputs: the only package that walks them."""

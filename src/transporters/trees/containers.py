@@ -26,7 +26,7 @@ _DERIVED = {"_sliding_window_tensor": "sliding_window"}
 #: Attributes that hold no state of their own and cannot be written down.
 _DROPPED = frozenset({"prefetch_stream"})
 
-_SEQUENCES: dict[str, type] = {"list": list, "tuple": tuple, "set": set, "deque": deque, "size": torch.Size}
+_SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "deque": deque, "size": torch.Size}
 _SCALARS = (type(None), bool, int, float, str)
 
 
@@ -129,8 +129,8 @@ def _flatten_to_context(value: Any, walk: Walk, name: str) -> Any:
 
 
 def _flatten_compound(value: Any, walk: Walk, name: str) -> Any:
-    for kind, cls in _SEQUENCES.items():
-        if type(value) is cls:
+    for kind, sequence in _SEQUENCES.items():
+        if type(value) is sequence:
             return {kind: [_flatten_to_context(item, walk, _join(name, i)) for i, item in enumerate(value)]}
     if isinstance(value, dict):
         items = [
@@ -188,17 +188,18 @@ def _unflatten_from_context(context: Any, leaves: list[Any]) -> Any:
     return _build_object(find_type(body), context, leaves)
 
 
-def _build_mapping(cls: type, context: dict[str, Any], leaves: list[Any]) -> Any:
+def _build_mapping(cls: Any, context: dict[str, Any], leaves: list[Any]) -> Any:
     items = dict(_pairs(context["items"], leaves))
     if _is_model_output_type(cls):
         return cls(**items)
     built = cls.__new__(cls)
     built.update(items)
-    vars(built).update(_pairs(context["attributes"], leaves)) if hasattr(built, "__dict__") else None
+    if hasattr(built, "__dict__"):
+        vars(built).update(_pairs(context["attributes"], leaves))
     return built
 
 
-def _build_object(cls: type, context: dict[str, Any], leaves: list[Any]) -> Any:
+def _build_object(cls: Any, context: dict[str, Any], leaves: list[Any]) -> Any:
     built = cls.__new__(cls)
     if context["userdict"]:
         built.__dict__["data"] = dict(_pairs(context["attributes"], leaves))

@@ -39,7 +39,7 @@ def register(cls: type) -> None:
 
 
 def register_model_containers(model: torch.nn.Module, *trees: Any) -> None:
-    """Register what ``model`` may take or return: every loaded `Cache`, its modules' own containers, types in ``trees``.
+    """Register what ``model`` may take or return: every loaded `Cache`, its modules' containers, types in ``trees``.
 
     `ModelOutput` classes register themselves in Transformers, with names that survive saving; they are left alone.
     """
@@ -64,7 +64,7 @@ def container_types(module_name: str) -> list[type]:
     return found
 
 
-def subclasses(cls: type) -> Iterator[type]:
+def subclasses(cls: Any) -> Iterator[type]:
     """Every loaded class below ``cls``."""
     for child in cls.__subclasses__():
         yield child
@@ -165,9 +165,10 @@ def _types_in(tree: Any) -> Iterator[type]:
     elif isinstance(tree, (list, tuple)):
         for value in tree:
             yield from _types_in(value)
-    if type(tree) not in pytree.BUILTIN_TYPES and (type(tree) in pytree.SUPPORTED_NODES or _may_hold_state(type(tree))):
-        if hasattr(tree, "__dict__"):
-            yield type(tree)
+    cls = type(tree)
+    known = cls in pytree.SUPPORTED_NODES or _may_hold_state(cls)
+    if known and cls not in pytree.BUILTIN_TYPES and hasattr(tree, "__dict__"):
+        yield cls
 
 
 def _may_hold_state(cls: type) -> bool:

@@ -48,7 +48,7 @@ def first_submodule(exported: ExportedModel, eager: Eager, case: Case) -> str:
     given = _program_outputs(exported, case.inputs)
     for name, value in given.items():
         other = wanted.get(name)
-        if other is None or other.shape != value.shape or not value.is_floating_point():
+        if not name or other is None or other.shape != value.shape or not value.is_floating_point():
             continue
         (check,) = compare.compare({"output": value}, {"output": other})
         if not check.passed:
@@ -92,17 +92,17 @@ def _keep(found: dict[str, torch.Tensor], name: str) -> Any:
 
 
 def _program_outputs(exported: ExportedModel, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Last value that each submodule produces in the program's graph, in order of execution."""
+    """What each submodule's last call produces in the program's graph, in the order in which they end."""
     found: dict[str, torch.Tensor] = {}
 
     class Recorder(torch.fx.Interpreter):
         def run_node(self, n: torch.fx.Node) -> Any:
             value = super().run_node(n)
-            stack = n.meta.get("nn_module_stack")
-            if stack and isinstance(value, torch.Tensor) and n.op == "call_function":
-                name = next(reversed(stack.values()))[0]
-                found.pop(name, None)
-                found[name] = value.detach().clone()
+            if isinstance(value, torch.Tensor) and n.op == "call_function":
+                # A module's output is what is computed last under it, by itself or by a submodule.
+                for name, _ in reversed((n.meta.get("nn_module_stack") or {}).values()):
+                    found.pop(name, None)
+                    found[name] = value
             return value
 
     module = exported.program.module()

@@ -44,7 +44,9 @@ def compare(actual: Any, expected: Any, noise: dict[str, float] | None = None) -
     wanted = dict(_named(expected))
     checks = [_missing(name) if name not in given else _check(name, given[name], wanted[name], noise or {}, wanted)
               for name in wanted]  # fmt: skip
-    checks += [OutputCheck(name, "structure", detail="eager has no such output") for name in given if name not in wanted]
+    checks += [
+        OutputCheck(name, "structure", detail="eager has no such output") for name in given if name not in wanted
+    ]
     return tuple(checks)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sample inputs at other sizes and with other padding: what a program must survive beyond what it was traced with."""
+"""The sample inputs at other sizes and with other padding: what a program must survive beyond its own trace."""
 
 from __future__ import annotations
 
@@ -77,9 +77,7 @@ def reverse_batch(inputs: Mapping[str, Any], labels: axes.Labels) -> dict[str, A
                 leaf = leaf.flip(axis)
         return leaf
 
-    flipped = {}
-    for top, value in inputs.items():
-        flipped[top] = pytrees.map_named(lambda name, leaf, top=top: flip(_join(top, name), leaf), value)
+    flipped: dict[str, Any] = pytrees.map_named(flip, dict(inputs))
     packed = {top for top in flipped if "patches" in labels.get(top, ())}
     for top in packed:
         flipped[top] = _reverse_packed(inputs, top)
@@ -101,9 +99,7 @@ def _image_sizes(sample: Mapping[str, Any], labels: axes.Labels, sizes: Mapping[
             yield Case(f"image {new_height}x{new_width}", changed)
 
 
-def _padded(
-    sample: Mapping[str, Any], labels: axes.Labels, sizes: Mapping[str, int], side: str
-) -> Iterator[Case]:
+def _padded(sample: Mapping[str, Any], labels: axes.Labels, sizes: Mapping[str, int], side: str) -> Iterator[Case]:
     """Three rows of different length, padded on one side; the attention mask says where."""
     mask = sample.get("attention_mask")
     if not isinstance(mask, torch.Tensor) or labels["attention_mask"] != ("batch", "sequence") or _has_images(sample):
@@ -134,8 +130,8 @@ def unpadded_row(case: Case, row: int) -> dict[str, Any]:
                 leaf = leaf.narrow(axis, start, length)
         return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
 
-    return {top: pytrees.map_named(lambda name, leaf, top=top: cut(_join(top, name), leaf), value)
-            for top, value in case.inputs.items()}  # fmt: skip
+    alone: dict[str, Any] = pytrees.map_named(cut, dict(case.inputs))
+    return alone
 
 
 def _has_images(sample: Mapping[str, Any]) -> bool:
@@ -143,8 +139,4 @@ def _has_images(sample: Mapping[str, Any]) -> bool:
 
 
 def _packed(sample: Mapping[str, Any]) -> bool:
-    return sample["pixel_values"].ndim == 2
-
-
-def _join(top: str, name: str) -> str:
-    return f"{top}.{name}" if name else top
+    return bool(sample["pixel_values"].ndim == 2)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -117,9 +118,7 @@ def _run_case(exported: ExportedModel, eager: Eager, case: Case) -> tuple[Variat
     return Variation(case.name, status, shapes, checks, seconds=seconds), expected, noise
 
 
-def _rows_alone(
-    exported: ExportedModel, eager: Eager, case: Case, expected: Any, noise: dict[str, float]
-) -> Variation:
+def _rows_alone(exported: ExportedModel, eager: Eager, case: Case, expected: Any, noise: dict[str, float]) -> Variation:
     """Compare every padded row with eager's run of that row alone, unpadded, where eager itself passes that test.
 
     Models with absolute positions and no ``position_ids`` are not invariant to left padding; such outputs are named in
@@ -134,7 +133,7 @@ def _rows_alone(
         of_eager = {c.name: c for c in compare.compare(cut(expected), cut.comparable(alone), noise)}
         for check in compare.compare(cut(actual), cut.comparable(alone), noise):
             if of_eager[check.name].passed:
-                checks.append(check)
+                checks.append(replace(check, name=f"{check.name} [row {row}]"))
             else:
                 dependent.add(check.name)
     detail = f"eager itself depends on the padding in: {', '.join(sorted(dependent))}" if dependent else ""
@@ -145,9 +144,7 @@ def _rows_alone(
 class _RowCut:
     """Cuts one row's real positions out of the outputs that have a batch axis."""
 
-    def __init__(
-        self, row: int, length: int, side: str, batch: Mapping[str, int], sequence: Mapping[str, int]
-    ) -> None:
+    def __init__(self, row: int, length: int, side: str, batch: Mapping[str, int], sequence: Mapping[str, int]) -> None:
         self.row, self.length, self.side = row, length, side
         self.batch, self.sequence = batch, sequence
 

@@ -48,7 +48,7 @@ class VisionGrid:
         """Split the pooled features into one tensor per image, as eager returns them."""
         for modality, _ in _MODALITIES:
             grid = inputs.get(f"{modality}_grid_thw")
-            features = getattr(outputs, f"{modality}_outputs", None)
+            features: Any = getattr(outputs, f"{modality}_outputs", None)
             pooled = getattr(features, "pooler_output", None)
             if grid is not None and isinstance(pooled, (tuple, list)) and len(pooled) == 1:
                 sizes = (grid.prod(-1) // config.vision_config.spatial_merge_size**2).tolist()
@@ -65,6 +65,7 @@ class VisionGrid:
         torch.nn.Module.__init__(stand_in)
         stand_in.config = config
         accepted = inspect.signature(owner.get_rope_index).parameters
+        position_ids: torch.Tensor
         position_ids, _ = stand_in.get_rope_index(**{k: v for k, v in inputs.items() if k in accepted})
         return position_ids
 

@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from . import buffers, dtypes, guards, symbols
+from . import buffers, dtypes, guards, layouts, symbols
 
-__all__ = ["buffers", "dtypes", "guards", "symbols"]
+__all__ = ["buffers", "dtypes", "guards", "layouts", "symbols"]

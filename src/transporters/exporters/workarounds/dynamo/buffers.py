@@ -13,6 +13,8 @@ from ...registry import Repro, register_fx_program_fix
 class _OverwritesItsTable(torch.nn.Module):
     """The fault, for the reproducer."""
 
+    table: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("table", torch.zeros(3), persistent=False)

@@ -20,7 +20,8 @@ class _AsksForOne(torch.nn.Module):
 
 @register_fx_program_fix(
     "dynamo",
-    why="a model that asks whether a length is 1 (to skip a mask) leaves a guard, so that the program refuses a batch or "
+    why="a model that asks whether a length is 1 (to skip a mask) leaves a guard, so that the program refuses a "
+    "batch or "
     "a length of 1; torch drops such guards on plain input sizes and keeps them on sizes computed from those",
     issue="https://github.com/pytorch/pytorch/issues/180202",
     needed="torch>=2.13,<2.14",

@@ -17,7 +17,8 @@ from ...registry import Repro, register_fx_node_fix
 @register_fx_node_fix(
     "dynamo",
     ops=(math.ceil, math.floor),
-    why="a size that is rounded (an expert's capacity as a fraction of the tokens) leaves math.ceil in the graph, which "
+    why="a size that is rounded (an expert's capacity as a fraction of the tokens) leaves math.ceil in the graph, "
+    "which "
     "torch.export.save refuses",
     issue="unreported",
     needed="torch>=2.13,<2.14",

@@ -33,7 +33,7 @@ def _patch_sliding_window_update(original: Callable[..., Any]) -> Callable[..., 
         keys = key_states if fresh else torch.cat([self.keys, key_states], dim=-2)
         values = value_states if fresh else torch.cat([self.values, value_states], dim=-2)
         self.cumulative_length += key_states.shape[-2]
-        start = torch.sym_max(keys.shape[-2] - (self.sliding_window - 1), 0)
+        start = torch.sym_max(keys.shape[-2] - (self.sliding_window - 1), 0)  # type: ignore[no-untyped-call]
         self.keys = keys[:, :, start:, :]
         self.values = values[:, :, start:, :]
         return keys, values
@@ -44,7 +44,8 @@ def _patch_sliding_window_update(original: Callable[..., Any]) -> Callable[..., 
 @register_patch(
     "model",
     "transformers.cache_utils.LinearAttentionLayer.update_conv_state",
-    why="a prompt shorter than the convolution kernel is padded under an `if`, so that the program refuses either short "
+    why="a prompt shorter than the convolution kernel is padded under an `if`, so that the program refuses either "
+    "short "
     "or long prompts, depending on the sample",
     issue="unreported",
     needed="transformers>=5.24",
@@ -59,7 +60,7 @@ def _patch_conv_state_update(original: Callable[..., Any]) -> Callable[..., Any]
 
     def update_conv_state(
         self: Any, conv_states: torch.Tensor, state_idx: int = 0, conv_kernel_size: int | None = None, **kwargs: Any
-    ) -> torch.Tensor:
+    ) -> Any:
         if self.record_past or self.has_previous_state[state_idx]:
             return NotImplemented
         kernel = conv_kernel_size if conv_kernel_size is not None else conv_states.shape[-1]

@@ -40,7 +40,8 @@ def dynamic_ntk_frequencies(config: Any, length: torch.Tensor, device: torch.dev
 @register_patch(
     "model",
     "transformers.models.*.modeling_*.*RotaryEmbedding.forward",
-    why="dynamic NTK scaling compares the sequence length with a stored maximum in Python and stores new frequencies on "
+    why="dynamic NTK scaling compares the sequence length with a stored maximum in Python and stores new "
+    "frequencies on "
     "the module",
     issue="https://github.com/pytorch/pytorch/issues/163791",
     needed="transformers>=5.24",

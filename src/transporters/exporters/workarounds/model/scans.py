@@ -32,7 +32,7 @@ def linear_recurrence(decay: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor
         (batch, channels, length, state). Lengths above 131072 are refused when the program runs.
     """
     batch, channels, length, state = decay.shape
-    torch._check(length <= _CHUNK << _DOUBLINGS)
+    torch._check(length <= _CHUNK << _DOUBLINGS)  # type: ignore[no-untyped-call]
     chunks = (length + _CHUNK - 1) // _CHUNK + 1  # never 1, which a trace would freeze
     padding = (0, 0, 0, chunks * _CHUNK - length)
     decay = F.pad(decay, padding).reshape(batch, channels, chunks, _CHUNK, state)

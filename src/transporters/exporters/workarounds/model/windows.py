@@ -55,7 +55,8 @@ _PADDED = Repro(_pad_when_odd, lambda: (torch.rand(6, 3),), dynamic=True)
 @register_patch(
     "model",
     "transformers.models.*.modeling_*.*.maybe_pad",
-    why="images are padded to a multiple of the patch or window only under an `if`, so that a program takes either sizes "
+    why="images are padded to a multiple of the patch or window only under an `if`, so that a program takes either "
+    "sizes "
     "that need padding or sizes that need none",
     issue="unreported",
     needed="transformers>=5.24",
@@ -94,8 +95,9 @@ def _patch_window_shift(original: Callable[..., Any]) -> Callable[..., Any]:
     def set_shift_and_window_size(self: Any, input_resolution: tuple[Any, Any]) -> Any:
         if isinstance(self.shift_size, _SymbolicShift) or self.shift_size == 0:
             return None
-        small = torch.sym_min(*input_resolution) <= self.window_size
-        self.shift_size = _SymbolicShift(torch.sym_ite(small, 0, self.shift_size))
+        small = torch.sym_min(*input_resolution) <= self.window_size  # type: ignore[no-untyped-call]
+        shift = torch.sym_ite(small, 0, self.shift_size)  # type: ignore[no-untyped-call]
+        self.shift_size = _SymbolicShift(shift)
         return None
 
     return set_shift_and_window_size

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions about a tensor's memory layout that only some sizes answer with yes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch._prims_common import is_contiguous_or_false
+
+from ...registry import Repro, register_patch
+
+
+def _cut_what_may_be_whole(x: torch.Tensor) -> torch.Tensor:
+    """The fault, for the reproducer: for an even width the cut takes everything, and nothing is to be copied."""
+    padded = F.pad(x, (0, x.shape[1] % 2)) * 2
+    return padded[:, : x.shape[1]].contiguous().view(-1)
+
+
+@register_patch(
+    "dynamo",
+    "torch.Tensor.contiguous",
+    why="whether a slice is contiguous depends on the sizes, and the answer for the sample becomes a guard: the "
+    "program "
+    "then takes either sizes that need a copy or sizes that need none",
+    issue="unreported",
+    needed="torch>=2.13",
+    repro=Repro(_cut_what_may_be_whole, lambda: (torch.rand(3, 6),), dynamic=True),
+)
+def _patch_contiguous(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Copy wherever contiguity does not hold for all sizes."""
+
+    def contiguous(self: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
+        if memory_format is not torch.contiguous_format or not any(isinstance(n, torch.SymInt) for n in self.shape):
+            return NotImplemented
+        if is_contiguous_or_false(self):
+            return NotImplemented
+        return self.clone(memory_format=torch.contiguous_format)
+
+    return contiguous

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Things for the tests of the registry to patch: one of every kind that a dotted path can name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from transporters.exporters import registry
+
+
+def plain(value: int) -> int:
+    return value
+
+
+def untouched(value: int) -> int:
+    return value
+
+
+class Base:
+    limit = 3
+
+    def method(self, value: int) -> int:
+        return value
+
+    @staticmethod
+    def fixed(value: int) -> int:
+        return value
+
+    @classmethod
+    def of_class(cls, value: int) -> tuple[type, int]:
+        return cls, value
+
+    @property
+    def size(self) -> int:
+        return 1
+
+
+class Child(Base):
+    """Everything is inherited."""
+
+
+class Other(Base):
+    def method(self, value: int) -> int:
+        return value + 1
+
+
+#: A second name for a class; a pattern that matches both names means one class.
+Alias = Other
+
+
+def marked(name: str = "_patch_for_a_test", mark: str = "patched") -> Callable[[Any], Any]:
+    """A factory whose replacement gives its mark with what the original gives."""
+
+    def factory(original: Any) -> Any:
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return mark, original(*args, **kwargs)
+
+        return replacement
+
+    factory.__name__ = name
+    return factory
+
+
+@contextmanager
+def registered(backend: str, *paths: str, factory: Any = None, **facts: Any) -> Iterator[str]:
+    """A patch that is registered for the length of a block; gives its id."""
+    function = factory or marked()
+    registry.register_patch(backend, *paths, **facts)(function)
+    workaround_id = f"{backend}:{function.__name__}"
+    try:
+        yield workaround_id
+    finally:
+        registry.unregister(workaround_id)
+
+
+def standing(*paths: str) -> list[Any]:
+    """What stands in ``vars(owner)`` at each dotted path ``module.name`` or ``module.Class.name`` of this module."""
+    found = []
+    for path in paths:
+        *owners, name = path.split(".")
+        owner: Any = globals()[owners[1]] if len(owners) == 2 else __import__(owners[0])
+        found.append(vars(owner).get(name, "absent"))
+    return found
