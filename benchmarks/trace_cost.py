@@ -3,9 +3,11 @@
 
 Both sides trace the same model object with the same inputs and ``Dim.AUTO`` on the batch and sequence axis of every
 input, without gradients. One side is ``DynamoExporter().export``, with all its checks, patches and fixes and the shape
-contract; the other is ``torch.export.export`` alone. They take turns (A B A B …), so that a machine that is busy for a
-while slows both, and each round begins with the other side. The Llamas return their key-value cache. Its classes are
-registered as containers before the first measurement, because the bare trace cannot give a cache back without that.
+contract; the other is ``torch.export.export`` alone. They take turns (A B A B …), and every other round begins with the
+other side, so that a machine that is busy for a while slows both. One thread each: a trace has no use for more.
+
+The Llamas return their key-value cache. Its classes are registered as containers before the first measurement, because
+the bare trace cannot give a cache back without that.
 
     python benchmarks/trace_cost.py [--repeats 5] [--limit 1.5] [--only NAME]
 
@@ -32,7 +34,6 @@ from transporters import DynamoExporter, versions
 from transporters.trees import pytrees
 
 BATCH, LENGTH = 2, 12
-REPORTED = ("python", "torch", "transformers", "transporters")
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,10 @@ def _span(times: list[float]) -> str:
     return f"{statistics.median(times):.2f} s ({min(times):.2f} to {max(times):.2f})"
 
 
+def _described(known: dict[str, str]) -> str:
+    return ", ".join(f"{name} {known[name]}" for name in ("python", "torch", "transformers", "transporters"))
+
+
 def main() -> int:
     """Measure, print the table, and judge it."""
     parser = argparse.ArgumentParser(description="Export time against the bare trace of the same model.")
@@ -138,17 +143,14 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=1.5, help="largest ratio that is good (default 1.5)")
     parser.add_argument("--only", default="", help="measure only models with this in their name")
     options = parser.parse_args()
+    torch.set_num_threads(1)
     rows = []
     for name, build in MODELS.items():
         if options.only.lower() in name.lower():
             rows.append(measure(name, build().eval(), options.repeats))
             print(f"{name}: {rows[-1].ratio:.2f}", file=sys.stderr)
-    known = versions.report()
     print(table(rows))
-    print(
-        f"\nMedian (fastest to slowest) of {options.repeats}, {date.today()}, {torch.get_num_threads()} threads, "
-        + ", ".join(f"{name} {known[name]}" for name in REPORTED)
-    )
+    print(f"\nMedian (fastest to slowest) of {options.repeats}; {date.today()}; {_described(versions.report())}")
     return int(any(row.ratio > options.limit for row in rows) or not rows)
 
 

@@ -75,11 +75,6 @@ def registered(backend: str, *paths: str, factory: Any = None, **facts: Any) -> 
         registry.unregister(workaround_id)
 
 
-def standing(*paths: str) -> list[Any]:
-    """What stands in ``vars(owner)`` at each dotted path ``module.name`` or ``module.Class.name`` of this module."""
-    found = []
-    for path in paths:
-        *owners, name = path.split(".")
-        owner: Any = globals()[owners[1]] if len(owners) == 2 else __import__(owners[0])
-        found.append(vars(owner).get(name, "absent"))
-    return found
+def standing(owner: Any, name: str) -> Any:
+    """What stands in the owner itself, and not in something that it inherits from."""
+    return vars(owner).get(name, "absent")

@@ -41,6 +41,7 @@ class Screen:
         self._out = console(streams.out)
         self._err = console(streams.err)
         self._live: Progress | None = None
+        self._steps = 0
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -77,6 +78,8 @@ class Screen:
     def result(self, payload: dict[str, Any], view: RenderableType) -> None:
         """Write the command's result: ``payload`` with ``--json``, else ``view``."""
         if not self.as_json:
+            if self._steps and self._err.is_terminal:
+                self._err.print()  # sets the result off from the steps above it
             self._out.print(view)
             return
         from ..verification.summary import finite
@@ -114,6 +117,7 @@ class Screen:
         from rich.text import Text
 
         self._stop()
+        self._steps += 1
         good = status != "failed"
         line = Text().append("  ✓ " if good else "  ✗ ", style="green" if good else "red")
         line.append(f"{name:<34}").append(f"{seconds:8.2f} s", style="dim")
@@ -155,6 +159,11 @@ def console(stream: TextIO) -> Console:
 
     wide = None if stream.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH
     return Console(file=stream, width=wide, highlight=False, markup=False, emoji=False)
+
+
+def sentence(text: str) -> str:
+    """A remark as a sentence: with a capital and a full stop. An empty one stays empty."""
+    return text[:1].upper() + text[1:].rstrip(".") + "." if text else ""
 
 
 def exit_code(error: BaseException) -> int:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import UsageError
 from .console import Screen, session
-from .files import check_file, check_target, unverified, write_text
-from .options import AsJson, Html, Verbose
+from .files import check_file, check_target, file_sizes, read_json_object, unverified, write_text
+from .options import FORMAT_HELP, AsJson, Html, Verbose
 
 if TYPE_CHECKING:
     from ..artifacts.exported import ExportedModel
@@ -33,25 +34,51 @@ class Order:
     task: str | None
     dtype: str | None
     dynamic: bool
+    dynamic_shapes: Path | None
+    allow_static: tuple[str, ...]
     check: bool
     skip_workarounds: tuple[str, ...]
     html: Path | None
 
+    def config(self) -> dict[str, Any]:
+        """The export configuration as a dict; what was not asked for is left to its class.
+
+        Raises:
+            UsageError: When the file of dynamic shapes cannot be read, or contradicts ``--static``.
+        """
+        asked: dict[str, Any] = {"export_format": self.export_format, "dynamic": self.dynamic}
+        if self.dynamic_shapes is not None and not self.dynamic:
+            raise UsageError("--static and --dynamic-shapes exclude each other", advice="leave one of them out")
+        if self.dynamic_shapes is not None:
+            asked["dynamic_shapes"] = read_json_object(self.dynamic_shapes)
+        if self.allow_static:
+            asked["allow_static"] = list(self.allow_static)
+        return {**asked, "skip_workarounds": list(self.skip_workarounds)}
+
 
 def export(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Local folder or hub id of a Transformers model.")],
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="torch, onnx or executorch.")],
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=FORMAT_HELP)],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the artifact.")],
     gguf_file: Annotated[
         str | None, typer.Option("--gguf-file", metavar="FILE", help="Name of the GGUF file inside MODEL.")
     ] = None,
     task: Annotated[
-        str | None, typer.Option("--task", help="What the model is for; found from its config by default.")
+        str | None,
+        typer.Option("--task", metavar="TASK", help="What the model is for; found from its config by default."),
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option("--dtype", help="Cast to this dtype: float32, float16 or bfloat16.")
+        str | None, typer.Option("--dtype", metavar="DTYPE", help="Cast to float32, float16 or bfloat16.")
     ] = None,
     static: Annotated[bool, typer.Option("--static", help="Fix every axis at the size of the sample.")] = False,
+    dynamic_shapes: Annotated[
+        Path | None,
+        typer.Option("--dynamic-shapes", metavar="FILE", help="JSON file: input name to axis to its bounds."),
+    ] = None,
+    allow_static: Annotated[
+        list[str] | None,
+        typer.Option("--allow-static", metavar="LABEL", help="Let the trace fix this axis. Repeatable."),
+    ] = None,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Save without comparing with eager.")] = False,
     skip_workaround: Annotated[
         list[str] | None, typer.Option("--skip-workaround", metavar="ID", help="Switch a workaround off. Repeatable.")
@@ -69,6 +96,8 @@ def export(
         task=task,
         dtype=dtype,
         dynamic=not static,
+        dynamic_shapes=dynamic_shapes,
+        allow_static=tuple(allow_static or ()),
         check=not no_verify,
         skip_workarounds=tuple(skip_workaround or ()),
         html=html,
@@ -82,7 +111,7 @@ def _carry_out(order: Order, screen: Screen) -> int:
     check_target(order.out)
     check_target(unverified(order.out))
     check_file(order.html)
-    exporter, config = _exporter(order, screen)
+    exporter, config = _exporter(order, order.config(), screen)
     from ..inputs.loading import load_model
     from ..inputs.samples import sample_inputs
 
@@ -106,7 +135,7 @@ def _carry_out(order: Order, screen: Screen) -> int:
     return 0 if report is None or report.verified else 1
 
 
-def _exporter(order: Order, screen: Screen) -> tuple[Any, Any]:
+def _exporter(order: Order, asked: dict[str, Any], screen: Screen) -> tuple[Any, Any]:
     """The exporter and its config; a wrong format or workaround id ends here, before the model is loaded."""
     with screen.step("Load libraries"):
         from .. import AutoExportConfig, AutoExporter
@@ -114,27 +143,41 @@ def _exporter(order: Order, screen: Screen) -> tuple[Any, Any]:
 
         for workaround_id in order.skip_workarounds:
             find_workaround(workaround_id)
-        asked = {
-            "export_format": order.export_format,
-            "dynamic": order.dynamic,
-            "skip_workarounds": list(order.skip_workarounds),
-        }
         config = AutoExportConfig.from_dict(asked)
         return AutoExporter.from_config(config), config
 
 
 def _save(exported: ExportedModel, loaded: LoadedModel, report: Report | None, directory: Path) -> None:
     """Save the artifact with its page: the page is part of the whole that appears at once."""
-    extra: dict[str, Path | str] = dict(loaded.extra_files)
+    pages = [] if report is None else [_Page(report, loaded.extra_files)]
+    exported.save(
+        directory,
+        assets=[*loaded.assets, *pages],
+        extra_files=loaded.extra_files,
+        source=loaded.source,
+        task=loaded.task,
+    )
     if report is not None:
-        extra[PAGE] = _page(report)
-    exported.save(directory, assets=loaded.assets, extra_files=extra, source=loaded.source, task=loaded.task)
-    if report is not None:
-        report.files = {
-            str(path.relative_to(directory)): path.stat().st_size
-            for path in sorted(directory.rglob("*"))
-            if path.is_file()
-        }
+        report.files = file_sizes(directory)
+
+
+@dataclass(frozen=True)
+class _Page:
+    """The report as an asset of the artifact. It is written after the others, because it lists the files beside it.
+
+    Attributes:
+        report: What the page shows.
+        extra_files: Files that are put beside the page after it.
+    """
+
+    report: Report
+    extra_files: dict[str, Path]
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write the page into an artifact's folder."""
+        coming = {name: path.stat().st_size for name, path in self.extra_files.items()}
+        self.report.files = dict(sorted((file_sizes(folder) | coming).items()))
+        (folder / PAGE).write_text(_page(self.report), encoding="utf-8")
 
 
 def _page(report: Report) -> str:

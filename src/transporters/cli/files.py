@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from ..artifacts import storage
 from ..errors import UsageError
@@ -64,6 +66,29 @@ def unverified(directory: Path) -> Path:
     """Where an artifact goes whose verification failed: never under the name that was asked for."""
     absolute = directory.absolute()
     return absolute.with_name(absolute.name + UNVERIFIED_SUFFIX)
+
+
+def file_sizes(directory: Path) -> dict[str, int]:
+    """Every file below a folder: its relative name and its size in bytes."""
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {path.relative_to(directory).as_posix(): path.stat().st_size for path in paths}
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object.
+
+    Raises:
+        UsageError: When the file cannot be read, is not JSON, or holds something else.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", advice="name a JSON file") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is not valid JSON: {error}", advice="correct the file") from error
+    if not isinstance(data, dict):
+        raise UsageError(f"{path} holds a {type(data).__name__}, not a JSON object", advice="correct the file")
+    return data
 
 
 def write_text(path: Path, text: str) -> None:

@@ -8,6 +8,10 @@ from typing import Annotated
 
 import typer
 
+from ..exporters.auto import formats
+
+FORMAT_HELP = f"Export format: {', '.join(formats())}."
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", help="Show the libraries' own output, and the traceback of an error.")

@@ -26,9 +26,12 @@ _SHOWN_LETTERS = 400
 
 def run(
     directory: Artifact,
-    text: Annotated[list[str], typer.Option("--text", help="Text to run. Repeatable: all texts are one batch.")],
+    text: Annotated[
+        list[str], typer.Option("--text", metavar="TEXT", help="Text to run. Repeatable: all texts are one batch.")
+    ],
     max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", min=1, help="Longest continuation, for models that write text.")
+        int,
+        typer.Option("--max-new-tokens", metavar="N", min=1, help="Longest continuation, for models that write text."),
     ] = 20,
     as_json: AsJson = False,
     verbose: Verbose = False,
@@ -211,7 +214,7 @@ def _table(rows: list[Row]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name in rows[0] if rows else ():
         table.add_column(name.capitalize(), overflow="fold")
     for row in rows:

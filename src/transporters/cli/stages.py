@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from ..errors import MissingBackendError, UsageError
-from .console import session
-from .options import AsJson, Verbose
+from .console import sentence, session
+from .options import FORMAT_HELP, AsJson, Verbose
 
 
 def stages(
-    export_format: Annotated[str, typer.Argument(metavar="FORMAT", help="torch, onnx or executorch.")],
+    export_format: Annotated[str, typer.Argument(metavar="FORMAT", help=FORMAT_HELP)],
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
@@ -23,9 +23,9 @@ def stages(
         from rich import box
         from rich.table import Table
 
-        table = Table("", "Stage", "What it does", box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+        table = Table("", "Stage", "What it does", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
         for position, (name, text) in enumerate(rows, start=1):
-            table.add_row(str(position), name, text)
+            table.add_row(str(position), name, sentence(text))
         payload = {"export_format": export_format, "stages": [{"name": name, "does": text} for name, text in rows]}
         screen.result(payload, table)
 

@@ -10,7 +10,7 @@ import typer
 
 from ..errors import UsageError
 from .console import Screen, session
-from .files import check_artifact, check_file, write_text
+from .files import check_artifact, check_file, file_sizes, write_text
 from .options import Artifact, AsJson, Html, Verbose
 
 
@@ -41,6 +41,7 @@ def _carry_out(directory: Path, model: str | None, html: Path | None, screen: Sc
         loaded = load_model(**source)
     with screen.step("Verify"):
         report = exported.verify(model=loaded.model, observer=screen.checking)
+    report.files = file_sizes(directory)
     if html is not None:
         from ..verification.html import render_html
 

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .console import session
+from .console import sentence, session
 from .options import AsJson, Verbose
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List and explain the registered workarounds.")
 
 
-@app.command("list")
+@app.command("list", short_help="List the workarounds in the order of application.")
 def show_all(
     backend: Annotated[
         str | None, typer.Option("--backend", metavar="NAME", help="Only those in force for this backend.")
@@ -36,7 +37,7 @@ def show_all(
         screen.result(payload, _table(found) if found else nothing)
 
 
-@app.command("show")
+@app.command("show", short_help="Explain one workaround.")
 def show_one(
     workaround_id: Annotated[str, typer.Argument(metavar="ID", help="Such as onnx:_fix_sort_stable.")],
     as_json: AsJson = False,
@@ -66,7 +67,12 @@ def facts(workaround: Workaround) -> dict[str, Any]:
 
 def targets(workaround: Workaround) -> list[str]:
     """What a workaround replaces (dotted paths) or looks at (graph operations)."""
-    return [*workaround.paths, *(str(op) for op in workaround.ops)]
+    return [*workaround.paths, *(_op_name(op) for op in workaround.ops)]
+
+
+def _op_name(op: Any) -> str:
+    """``aten.sort.stable`` for an operator of torch, ``math.ceil`` for a Python function."""
+    return f"{op.__module__}.{op.__qualname__}" if isinstance(op, BuiltinFunctionType | FunctionType) else str(op)
 
 
 def _table(found: list[Workaround]) -> Table:
@@ -74,13 +80,13 @@ def _table(found: list[Workaround]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("Id", no_wrap=True)
-    table.add_column("Kind", no_wrap=True)
-    table.add_column("Needed", no_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, leading=1)
+    table.add_column("Workaround", no_wrap=True)
     table.add_column("Why")
     for workaround in found:
-        table.add_row(*(Text(cell) for cell in (workaround.id, workaround.kind, workaround.needed, workaround.why)))
+        facts_line = " · ".join(part for part in (workaround.kind, workaround.needed) if part)
+        name = Text(workaround.id).append(f"\n  {facts_line}", style="dim")
+        table.add_row(name, Text(sentence(workaround.why)))
     return table
 
 
@@ -91,7 +97,7 @@ def _sheet(workaround: Workaround) -> Table:
     sheet = Table(box=None, show_header=False, pad_edge=False)
     sheet.add_column(style="dim", no_wrap=True)
     sheet.add_column(overflow="fold")
-    for name, value in facts(workaround).items():
+    for name, value in {**facts(workaround), "why": sentence(workaround.why)}.items():
         text = "\n".join(value) if isinstance(value, list) else value
         sheet.add_row(name, Text(text or "–"))
     return sheet

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import torch
 from torch.export import ExportedProgram
 
 from ..errors import FrozenAxisError
-from ..inputs.axes import FIXED
+from ..inputs.axes import FIXED, PER_ROW
 from ..trees import pytrees
+from . import guards
 from .configs import DynamoConfig
-from .dynamic_shapes import ShapeRequest
+from .dynamic_shapes import ShapeRequest, shapes
 from .prepare import Prepared
 from .shapes import Axis, ShapeContract
 
@@ -38,6 +40,7 @@ def build(program: ExportedProgram, prepared: Prepared, traced_with: Any, wanted
     leaves = pytrees.named_leaves(traced_with)
     sample = dict(pytrees.named_leaves(prepared.inputs))
     probes: dict[str, tuple[str, str, str]] = {}
+    traced_shapes = shapes(traced_with)
     rows: list[Axis] = []
     for (name, leaf), node_name in zip(leaves, program.graph_signature.user_inputs):
         if not isinstance(leaf, torch.Tensor):
@@ -47,7 +50,8 @@ def build(program: ExportedProgram, prepared: Prepared, traced_with: Any, wanted
         for axis, (label, size) in enumerate(zip(labels, traced.shape)):
             at = int(sample[name].shape[axis])
             if isinstance(size, torch.SymInt) and not str(size).isdigit():
-                rows.append(_dynamic(program, name, axis, label, at, size, wanted))
+                row = _dynamic(program, name, axis, label, at, size, wanted)
+                rows.append(_narrowed(row, program, prepared, traced_shapes, probes))
                 continue
             cause = _requested(wanted, name, axis, label)
             if cause is None:
@@ -98,6 +102,36 @@ def _dynamic(
         minimum = 1  # the trace starts its symbols at 2; the program itself is run at 1 when it is verified
     maximum = int(high) if high.isdigit() else None
     return Axis(name, axis, label, at, True, symbol=str(size), minimum=minimum, maximum=maximum)
+
+
+def _narrowed(
+    row: Axis,
+    program: ExportedProgram,
+    prepared: Prepared,
+    traced_shapes: dict[str, tuple[int, ...]],
+    probes: dict[str, tuple[str, str, str]],
+) -> Axis:
+    """The row with the smallest size that the program's guards admit, and why it is that."""
+    if row.label in PER_ROW:
+        return row
+    if row.label in FIXED:
+        held = (program._guards_code, prepared.labels, traced_shapes, row.label)
+        free = guards.admits(*held, row.size + 1) or guards.admits(*held, 2 * row.size)
+        why = f"the model's configuration sets {row.label}"
+        return row if free else replace(row, dynamic=False, symbol="", minimum=None, cause="config", reason=why)
+    key = f"{row.label} minimum"
+    if key not in probes:
+        least = max(row.minimum or 1, guards.smallest(program._guards_code, prepared.labels, traced_shapes, row.label))
+        probes[key] = (str(least), "", "")
+        if least > 1:
+            try:
+                prepared.eager(prepared.resized({row.label: least - 1}))
+            except Exception as error:  # noqa: BLE001  the error is the answer: it is what the report quotes
+                probes[key] = (str(least), f"smaller: {_one_line(error)}", _model_line(error))
+            else:
+                probes[key] = (str(least), "smaller: the model takes it, a guard of the trace does not", "")
+    least_text, reason, source = probes[key]
+    return replace(row, minimum=int(least_text), reason=reason, source=source)
 
 
 def _probe(prepared: Prepared, label: str, size: int) -> tuple[str, str, str]:

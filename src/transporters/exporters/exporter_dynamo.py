@@ -29,6 +29,7 @@ from . import contract, dynamic_shapes, guards
 from .base import Exporter, Finished
 from .configs import DynamoConfig, ExportConfig
 from .patching import fix_nodes, fix_program, patched
+from .preflight import preflight
 from .prepare import Prepared, prepare
 from .run import ExportRun
 from .shapes import ShapeContract
@@ -51,7 +52,7 @@ def _flat_signature(model: torch.nn.Module, names: tuple[str, ...], constants: M
     original = model.forward
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        return original(**dict(zip(names, args)), **kwargs, **constants)
+        return original(**{**constants, **dict(zip(names, args)), **kwargs})
 
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -94,8 +95,9 @@ def _trace(prepared: Prepared, config: DynamoConfig, run: ExportRun) -> Traced:
     wanted = dynamic_shapes.request(prepared, config)
     inputs = dynamic_shapes.enlarge(prepared, wanted, run)
     program = _export(prepared.model, inputs, wanted)
-    larger = dynamic_shapes.doubled(prepared, wanted)
-    if larger is not None and guards.violated(_standing_guards(program), dynamic_shapes.shapes(larger)):
+    standing = _standing_guards(program)
+    larger = dynamic_shapes.doubled(prepared, wanted) if standing else None
+    if larger is not None and guards.violated(standing, dynamic_shapes.shapes(larger)):
         second = _export(prepared.model, larger, wanted)
         if not guards.violated(_standing_guards(second), dynamic_shapes.shapes(inputs)):
             run.note("info", "sample", "traced at twice its size, because its own size is a special case for the model")
@@ -139,9 +141,7 @@ def _clean_program(traced: Traced, prepared: Prepared, config: DynamoConfig, run
     shape_contract = contract.build(traced.program, prepared, traced.inputs, traced.wanted)
     contract.check(shape_contract, traced.wanted, config)
     note_graph_findings(traced.program, traced.inputs, run)
-    for guard in guards.restrictions(
-        traced.program._guards_code, prepared.labels, dynamic_shapes.shapes(traced.inputs)
-    ):
+    for guard in guards.restrictions(traced.program._guards_code, shape_contract, prepared.labels):
         run.note("warning", "shapes", f"the program takes only sizes with {guard}")
     return shape_contract
 
@@ -167,6 +167,7 @@ class DynamoExporter(Exporter):
         """Prepare the inputs, then the five stages; what they put on the model is taken off, whatever happens."""
         with run.stage("Prepare"):
             prepared = prepare(model, sample_inputs, run)
+            preflight(prepared, run)
         with torch.no_grad(), _clean_state(model), ExitStack() as stack:
             with run.stage(self.stages[0]):
                 stack.enter_context(_flat_signature(model, tuple(prepared.inputs), prepared.constants))

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 
 from ..inputs import axes
+from .shapes import ShapeContract
 
 _SIZE = re.compile(r"L\['([^']+)'\]\.size\(\)\[(\d+)\]")
 _NOT_ZERO_OR_ONE = (
@@ -15,6 +16,7 @@ _NOT_ZERO_OR_ONE = (
     re.compile(r"^\((?P<n>\d+)\*max\(1, .+\)\) != (?P=n)$"),  # as a stride of a contiguous tensor writes it
 )
 _DRAWS = 200
+_LARGEST = 512
 
 Sizes = dict[tuple[str, int], int]
 
@@ -58,27 +60,47 @@ def violated(guards: list[str], shapes: Mapping[str, tuple[int, ...]]) -> list[s
     return found
 
 
-def restrictions(guards: list[str], labels: axes.Labels, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Guards that are more than "equal labels have equal sizes", in readable words.
+def admits(
+    guards: list[str], labels: axes.Labels, shapes: Mapping[str, tuple[int, ...]], label: str, size: int
+) -> bool:
+    """Whether the guards admit another size of a label, all other axes as in ``shapes``."""
+    at = {n: tuple(size if k == label else s for k, s in zip(labels[n], shape)) for n, shape in shapes.items()}
+    return not violated(guards, at)
 
-    Tried on random sizes per label between 2 and 300; fixed labels keep their size, and rows of packed images stay in
-    proportion to the batch.
+
+def smallest(guards: list[str], labels: axes.Labels, shapes: Mapping[str, tuple[int, ...]], label: str) -> int:
+    """The smallest size of a label, from 1, that the guards admit, all other axes as in ``shapes``.
+
+    Found by bisection below the traced size: a guard that excludes a size excludes the smaller ones too, in all that
+    has been seen.
     """
+    low, high = 1, next(s for n, ls in labels.items() for known, s in zip(ls, shapes.get(n, ())) if known == label)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if admits(guards, labels, shapes, label, middle) else (middle + 1, high)
+    return low
+
+
+def restrictions(guards: list[str], contract: ShapeContract, labels: axes.Labels) -> list[str]:
+    """Guards that say more than the shape contract and "equal labels have equal sizes" do, in readable words.
+
+    Tried on random sizes within the contract's bounds, one per label; rows of packed images stay as they are.
+    """
+    bounds: dict[str, tuple[int, int]] = {}
+    for axis in contract.axes:
+        low, high = bounds.get(axis.label, (1, _LARGEST))
+        if not axis.dynamic or axis.label in axes.PER_ROW | axes.FIXED:
+            low = high = axis.size
+        else:
+            low, high = max(low, axis.minimum or 1), min(high, axis.maximum or _LARGEST)
+        bounds[axis.label] = (low, max(low, high))
     draw = random.Random(0)
     found = []
     for guard in guards:
-        sizes = sizes_in(guard)
-        if sizes is None:
-            continue
-        for _ in range(_DRAWS):
-            drawn: dict[str, int] = {}
-            trial: Sizes = {}
-            for name, axis in sizes:
-                label = labels[name][axis]
-                fixed = label in axes.FIXED or label in axes.PER_ROW
-                drawn.setdefault(label, shapes[name][axis] if fixed else draw.randint(2, 300))
-                trial[name, axis] = drawn[label]
-            if not holds(guard, trial):
+        sizes = sizes_in(guard) or []
+        for _ in range(_DRAWS if sizes else 0):
+            drawn = {label: draw.randint(*span) for label, span in bounds.items()}
+            if not holds(guard, {(name, axis): drawn[labels[name][axis]] for name, axis in sizes}):
                 found.append(_readable(guard, labels))
                 break
     return list(dict.fromkeys(found))

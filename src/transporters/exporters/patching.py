@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from .. import versions
-from ..errors import RegistryError
+from ..errors import RegistryError, TransportersError
 from .registry import Workaround, active
 from .run import ExportRun
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
 
 _LOCK = threading.RLock()
-_RUNS: list[ExportRun] = []  # innermost export last; guarded by _LOCK
+_RUNS: list[tuple[ExportRun, tuple[str, ...]]] = []  # with ids switched off; innermost last; guarded by _LOCK
 _IN_FORCE: set[str] = set()  # ids of patches that an outer export has installed; guarded by _LOCK
 _ABSENT = object()
 
@@ -39,17 +40,21 @@ def patched(backend: str, run: ExportRun, skip: tuple[str, ...] = ()) -> Iterato
     nested export a patch that is in force already is not installed a second time.
 
     Raises:
-        RegistryError: When a path does not resolve although its package is installed, or cannot be replaced.
+        RegistryError: When a path does not resolve although its package is installed, or cannot be replaced, or a
+            factory fails.
     """
     with _LOCK, ExitStack() as stack:
-        _RUNS.append(run)
+        _RUNS.append((run, skip))
         stack.callback(_RUNS.pop)
         for workaround in active(backend, "patch", skip):
             if workaround.id in _IN_FORCE:
                 continue
+            places: dict[tuple[int, str], tuple[str, Any]] = {}  # two patterns, or two names of a class, mean one place
             for path in workaround.paths:
                 for owner, name in targets(workaround, path):
-                    _install(workaround, path, owner, name, stack)
+                    places.setdefault((id(owner), name), (path, owner))
+            for (_, name), (path, owner) in places.items():
+                _install(workaround, path, owner, name, stack)
             _IN_FORCE.add(workaround.id)
             stack.callback(_IN_FORCE.discard, workaround.id)
         yield
@@ -76,7 +81,7 @@ def fix_program(backend: str, program: ExportedProgram, run: ExportRun, skip: tu
     """Run the program fixes of ``backend`` in order; True when something changed."""
     changed = False
     for workaround in active(backend, "fx_program_fix", skip):
-        if workaround.function(program):
+        if _call(workaround, "the program", program):
             run.fire(workaround.id)
             changed = True
     return changed
@@ -95,14 +100,21 @@ def resolve(workaround: Workaround, path: str) -> tuple[Any, str] | None:
     package = parts[0]
     try:
         owner: Any = importlib.import_module(package)
-    except ImportError:
-        return None
+    except ImportError as error:
+        if error.name == package:
+            return None
+        raise RegistryError(
+            f"{package} is installed but cannot be imported: {error}",
+            backend=workaround.backend,
+            workaround=workaround.id,
+            advice=f"repair the package (pip install --force-reinstall {package})",
+        ) from error
     for depth, part in enumerate(parts[1:-1], start=1):
         dotted = ".".join(parts[: depth + 1])
         if dotted in sys.modules:
             owner = sys.modules[dotted]
             continue
-        if dotted.startswith("transformers.models.") and hasattr(owner, "__path__") and part not in vars(owner):
+        if depth == 3 and dotted.startswith("transformers.models.") and importlib.util.find_spec(dotted) is not None:
             return None
         found = getattr(owner, part, _ABSENT)
         if found is _ABSENT:
@@ -145,7 +157,15 @@ def _install(workaround: Workaround, path: str, owner: Any, name: str, stack: Ex
     raw = standing if standing is not _ABSENT else _inherited(owner, name)
     wrapper: Callable[[Any], Any] = type(raw) if isinstance(raw, (staticmethod, classmethod)) else _unchanged
     original = raw.__func__ if isinstance(raw, (staticmethod, classmethod)) else raw
-    replacement = _counted(workaround.id, original, workaround.function(original))
+    made = _call(workaround, path, original)
+    if made is None and callable(original):
+        raise RegistryError(
+            f"the factory gave None in place of {path}",
+            backend=workaround.backend,
+            workaround=workaround.id,
+            advice="return the replacement, or the original to leave it as it is",
+        )
+    replacement = _counted(workaround.id, original, made, stack)
     try:
         setattr(owner, name, wrapper(replacement))
     except (AttributeError, TypeError) as error:
@@ -172,27 +192,47 @@ def _inherited(owner: Any, name: str) -> Any:
     return getattr(owner, name)
 
 
-def _counted(workaround_id: str, original: Any, replacement: Any) -> Any:
-    """Count calls in the innermost run; leave other threads, and calls answered `NotImplemented`, with the original."""
+def _counted(workaround_id: str, original: Any, replacement: Any, stack: ExitStack) -> Any:
+    """Count calls in the innermost run, until ``stack`` closes.
+
+    The original answers other threads, runs that switched the patch off, calls that the replacement answers with
+    `NotImplemented`, and callers that kept the replacement for longer than it was in force.
+    """
     if replacement is original:
         return original
     if not callable(replacement) or isinstance(replacement, type):
-        _RUNS[-1].fire(workaround_id)
+        _RUNS[-1][0].fire(workaround_id)
         return replacement
-    owner_thread = threading.get_ident()
+    owners = [threading.get_ident()]
+    stack.callback(owners.clear)
 
     @functools.wraps(replacement)
     def counted(*args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != owner_thread:
+        if threading.get_ident() not in owners or workaround_id in _RUNS[-1][1]:
             return original(*args, **kwargs)
         result = replacement(*args, **kwargs)
         if result is NotImplemented:
             return original(*args, **kwargs)
-        if _RUNS:
-            _RUNS[-1].fire(workaround_id)
+        _RUNS[-1][0].fire(workaround_id)
         return result
 
     return counted
+
+
+def _call(workaround: Workaround, where: str, *args: Any) -> Any:
+    """What a factory or a fix gives; its errors leave with its name and where it was at work."""
+    try:
+        return workaround.function(*args)
+    except TransportersError as error:
+        error.workaround = error.workaround or workaround.id
+        raise
+    except Exception as error:
+        raise RegistryError(
+            f"failed on {where}: {type(error).__name__}: {error}",
+            backend=workaround.backend,
+            workaround=workaround.id,
+            advice=f'to export without it: skip_workarounds=["{workaround.id}"]',
+        ) from error
 
 
 def _fix_graph(
@@ -203,7 +243,7 @@ def _fix_graph(
         for workaround in (*by_op.get(_target(node), ()), *for_all):
             if node._erased:
                 break
-            if workaround.function(graph_module, node):
+            if _call(workaround, f"node {node.name}", graph_module, node):
                 run.fire(workaround.id)
                 changed = True
     if changed:

@@ -117,7 +117,7 @@ def prepare(model: PreTrainedModel, sample_inputs: Mapping[str, Any], run: Expor
 
 
 def copy_inputs(model_dtype: torch.dtype, device: torch.device, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Private copies of ``inputs``, floats in ``model_dtype``, on ``device``; the caller's containers stay as they are."""
+    """Private copies of ``inputs``, floats in ``model_dtype``, on ``device``; containers are rebuilt, not shared."""
 
     def copy(_: str, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):

@@ -9,7 +9,7 @@ from typing import Any
 
 from .markup import Markup, el, join
 from .report import OutputCheck, Variation
-from .summary import FAILING, allowance, number, share, worst
+from .summary import FAILING, allowance, number, output_of, share, worst
 
 _LABEL = 200
 _ROW = 28
@@ -39,7 +39,7 @@ def stage_chart(stages: list[dict[str, Any]]) -> Markup:
         text = f"{stage['seconds']:.2f} s · {stage['seconds'] / total:.0%}"
         if stage["status"] == "failed":
             text += " · failed"
-        rows.append(_label(f"{row + 1}  {stage['name']}", top))
+        rows.append(_label(stage["name"], top))
         rows.append(_bar(top, length, "bar bad" if stage["status"] == "failed" else "bar"))
         rows.append(_text(text, _LABEL + length + 8, top + 18, "value"))
     return _drawing(width, len(stages) * _ROW, "Time per stage", *rows)
@@ -98,9 +98,12 @@ def _place(part: float, area: float) -> float:
 
 
 def heat_map(variations: list[Variation]) -> Markup:
-    """A cell per output and variation, shaded by its distance from the limit, with the difference as text."""
+    """A cell per output and variation, shaded by its distance from the limit, with the difference as text.
+
+    Where rows were compared one by one, the cell shows the worst of them.
+    """
     shown = [(index, v) for index, v in enumerate(variations) if v.status != "not applicable"]
-    names = list(dict.fromkeys(check.name for _, v in shown for check in v.outputs))
+    names = list(dict.fromkeys(output_of(check) for _, v in shown for check in v.outputs))
     row_height, head = 26, 60
     label = min(240, 24 + 7 * max(len(name) for name in names))
     cell = min(92, max(68, (_PAGE - label) // len(shown)))
@@ -109,7 +112,7 @@ def heat_map(variations: list[Variation]) -> Markup:
         top = head + row * row_height
         parts.append(_label(name, top - 1, at=label - 10, limit=34))
         for column, (index, variation) in enumerate(shown):
-            check = worst(c for c in variation.outputs if c.name == name)
+            check = worst(c for c in variation.outputs if output_of(c) == name)
             parts.append(_cell(index, variation, name, check, (label + column * cell, top, cell)))
     width, height = label + len(shown) * cell + 4, head + len(names) * row_height + 4
     return _drawing(width, height, "Largest difference per output and set of inputs", *parts)
@@ -120,7 +123,7 @@ def _cell(
 ) -> Markup:
     x, y, width = place
     shade, text = shading(check) if check is not None else _absent(variation)
-    title = f"{name}, {variation.name}: {check.verdict if check else text}"
+    title = f"{check.name if check else name}, {variation.name}: {check.verdict if check else text}"
     return el(
         "g",
         el("title", title),

@@ -18,6 +18,7 @@ from .summary import (
     finite,
     headline,
     number,
+    output_of,
     plural,
     share,
     size,
@@ -38,7 +39,10 @@ _DISTANCE_NOTE = (
     "The worst output of each set of inputs: its largest absolute difference from eager as a share of what the "
     "tolerance allows. Each mark of the scale is a factor of 100."
 )
-_ERROR_NOTE = "Largest absolute difference from eager PyTorch. Choose a cell to see how it was judged."
+_ERROR_NOTE = (
+    "Largest absolute difference from eager PyTorch; of rows that were compared one by one, the worst. Choose a cell to "
+    "see how it was judged."
+)
 
 
 def render_html(report: Report) -> str:
@@ -76,6 +80,7 @@ def _facts(report: Report) -> list[dict[str, Any]]:
             "variation": index,
             "name": variation.name,
             "output": check.name,
+            "cell": output_of(check),
             "verdict": check.verdict,
             "passed": check.passed,
             "shape": list(check.shape),

@@ -34,14 +34,14 @@
     title.append(make("code", fact.output), document.createTextNode(` at ${fact.name}`));
     panel.replaceChildren(title, list);
     for (const cell of document.querySelectorAll(".cell")) {
-      const same = Number(cell.dataset.variation) === fact.variation && cell.dataset.output === fact.output;
+      const same = Number(cell.dataset.variation) === fact.variation && cell.dataset.output === fact.cell;
       cell.classList.toggle("chosen", same);
     }
   }
 
   function find(cell) {
     const here = facts.filter(
-      (fact) => fact.variation === Number(cell.dataset.variation) && fact.output === cell.dataset.output,
+      (fact) => fact.variation === Number(cell.dataset.variation) && fact.cell === cell.dataset.output,
     );
     return here.length ? worst(here) : undefined;
   }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +12,8 @@ from .report import OutputCheck, Report, Variation
 
 #: Statuses of a variation in which the artifact has spoken.
 FAILING = ("mismatch", "run error")
+
+_ROW = re.compile(r" \[row \d+\]$")
 
 
 def allowance(check: OutputCheck) -> float:
@@ -31,6 +34,11 @@ def share(check: OutputCheck) -> float | None:
         return 0.0
     limit = allowance(check)
     return check.max_abs / limit if limit > 0 else None
+
+
+def output_of(check: OutputCheck) -> str:
+    """The output that a check is about: its name without the row, where rows were compared one by one."""
+    return _ROW.sub("", check.name)
 
 
 def worst(checks: Iterable[OutputCheck]) -> OutputCheck | None:

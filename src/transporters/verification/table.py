@@ -41,7 +41,7 @@ def report_table(report: Report) -> RenderableType:
     if report.bisection is not None:
         parts.append(_section("Where the mismatch begins", _bisection(report.bisection)))
     if report.shape_contract:
-        parts.append(_section("Inputs", _contract(report.shape_contract)))
+        parts.append(_section("Shape contract", _contract(report.shape_contract)))
     parts += _run(report.run, total_seconds(report))
     return Group(*parts)
 
