@@ -11,7 +11,7 @@ OUT ?= out
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check venv browser clean format
+.PHONY: help demo test check venv browser clean format docs
 
 help:  ## Show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 16
@@ -32,6 +32,9 @@ check: $(STAMP)  ## Lint, formatting and types
 format: $(STAMP)  ## Put the code into the house format
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+docs: $(STAMP)  ## Write the generated pages: WORKAROUNDS.md and docs/stages.md
+	$(BIN)/python scripts/generate_docs.py
 
 venv: $(STAMP)  ## Make .venv and install everything into it
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import time
 
 import pytest
 import small_models
+from transformers import BertModel
 
 from transporters import ExportedModel
 from transporters.exporters.exporter_dynamo import DynamoExporter
@@ -52,6 +54,8 @@ def test_export_verifies_saves_and_shows_the_report(command, model, tmp_path):
     assert {"export.json", "report.html", "config.json", "tokenizer.json"} <= set(names(out))
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "BertModel → torch: verified" in page
+    for name in ("model.pt2", "tokenizer.json", "sample_inputs.safetensors"):
+        assert f"<code>{name}</code>" in page
     exported = ExportedModel.load(out)
     assert exported.report is not None
     assert exported.report.verified
@@ -105,6 +109,70 @@ def test_static_fixes_every_axis(command, model, tmp_path):
     axes = command(*arguments).document["shape_contract"]
     assert axes
     assert not any(axis["dynamic"] for axis in axes)
+
+
+def axis(document, name, index):
+    return next(a for a in document["shape_contract"] if (a["input"], a["index"]) == (name, index))
+
+
+def test_dynamic_shapes_are_read_from_a_file(command, model, tmp_path):
+    shapes = tmp_path / "shapes.json"
+    length = {"name": "length", "min": 2, "max": 16}
+    shapes.write_text(json.dumps({name: {"0": "static", "1": length} for name in ("input_ids", "attention_mask")}))
+    options = ("--dynamic-shapes", shapes, "--no-verify", "--json")
+    document = command("export", model, "--to", "torch", "--out", tmp_path / "out", *options).document
+    assert axis(document, "input_ids", 0)["cause"] == "requested"
+    assert (axis(document, "input_ids", 1)["minimum"], axis(document, "input_ids", 1)["maximum"]) == (2, 16)
+    kept = json.loads((tmp_path / "out" / "export.json").read_text(encoding="utf-8"))["config"]
+    assert kept["dynamic_shapes"]["input_ids"] == {"0": "static", "1": length}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "cannot be read"),
+        ("{'input_ids': 1}", "not valid JSON"),
+        ("[1]", "not a JSON object"),
+        ('{"input_idz": {"1": "auto"}}', "input_ids"),
+        ('{"input_ids": {"1": "dynamc"}}', "dynamc"),
+        ('{"input_ids": {"7": "auto"}}', "axis 7"),
+    ],
+)
+def test_dynamic_shapes_that_cannot_be_meant_are_wrong_use(command, model, tmp_path, text, words):
+    shapes = tmp_path / "shapes.json"
+    if text is not None:
+        shapes.write_text(text, encoding="utf-8")
+    outcome = command("export", model, "--to", "torch", "--out", tmp_path / "out", "--dynamic-shapes", shapes)
+    assert outcome.code == 2, outcome.err
+    assert words in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_static_and_dynamic_shapes_exclude_each_other(command, model, tmp_path):
+    (tmp_path / "shapes.json").write_text("{}", encoding="utf-8")
+    options = ("--static", "--dynamic-shapes", tmp_path / "shapes.json")
+    outcome = command("export", model, "--to", "torch", "--out", tmp_path / "out", *options)
+    assert outcome.code == 2
+    assert "exclude each other" in outcome.err
+    assert "Load model" not in outcome.err
+
+
+def test_an_axis_that_the_trace_fixes_must_be_allowed_by_name(command, model, tmp_path, monkeypatch):
+    forward = BertModel.forward
+
+    def held(self, input_ids, **others):
+        assert int(input_ids.shape[1]) > 0  # int() makes the trace keep the sample's length
+        return forward(self, input_ids, **others)
+
+    monkeypatch.setattr(BertModel, "forward", functools.wraps(forward)(held))
+    arguments = ("export", model, "--to", "torch", "--out", tmp_path / "out", "--no-verify", "--json")
+    refused = command(*arguments)
+    assert (refused.code, refused.document["error"]["type"]) == (1, "FrozenAxisError")
+    assert "--allow-static sequence" in refused.document["error"]["advice"]
+    allowed = command(*arguments, "--allow-static", "sequence")
+    assert allowed.code == 0, allowed.err
+    assert axis(allowed.document, "input_ids", 1)["cause"] == "guard"
+    assert axis(allowed.document, "input_ids", 0)["dynamic"]
 
 
 def test_dtype_and_task_are_taken(command, model, tmp_path):

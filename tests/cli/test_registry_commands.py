@@ -25,7 +25,7 @@ def test_workarounds_are_listed(command, workaround):
     outcome = command("workarounds", "list")
     assert outcome.code == 0
     assert workaround in outcome.out
-    assert "the [floor] is wet" in outcome.out
+    assert "The [floor] is wet." in outcome.out
     found = command("workarounds", "list", "--json").document["workarounds"]
     assert next(row for row in found if row["id"] == workaround) == {
         "id": workaround,
@@ -49,7 +49,7 @@ def test_the_list_can_be_narrowed_to_a_backend(command, workaround):
 def test_one_workaround_is_explained(command, workaround):
     outcome = command("workarounds", "show", workaround)
     assert outcome.code == 0
-    for words in ("patch", "math.floor", "the [floor] is wet", "unreported", "torch>=2", "Mop up."):
+    for words in ("patch", "math.floor", "The [floor] is wet.", "unreported", "torch>=2", "Mop up."):
         assert words in outcome.out
     assert command("workarounds", "show", workaround, "--json").document["id"] == workaround
 

@@ -116,9 +116,12 @@ def test_an_error_in_a_fix_names_the_fix_and_the_node() -> None:
     def _fix_broken(graph_module: GraphModule, node: Node) -> bool:
         raise ZeroDivisionError("on purpose")
 
-    with fixing(_fix_broken, ops=(operator.mul,)) as workaround_id:
-        with pytest.raises(RegistryError, match=r"failed on node mul: ZeroDivisionError: on purpose") as caught:
-            fix_nodes(BACKEND, traced(), ExportRun(BACKEND))
+    message = "failed on node mul: ZeroDivisionError: on purpose"
+    with (
+        fixing(_fix_broken, ops=(operator.mul,)) as workaround_id,
+        pytest.raises(RegistryError, match=message) as caught,
+    ):
+        fix_nodes(BACKEND, traced(), ExportRun(BACKEND))
     assert caught.value.workaround == workaround_id
     assert f'skip_workarounds=["{workaround_id}"]' in str(caught.value)
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
-import types
 from typing import Any
 
 import patch_reexports
 import patch_targets
 import pytest
 import torch
-from patch_targets import Alias, Base, Child, Other, marked, registered, standing
+from patch_targets import Base, Child, marked, registered, standing
 
-from transporters import versions
 from transporters.errors import RegistryError
 from transporters.exporters.patching import patched
 from transporters.exporters.run import ExportRun
@@ -155,11 +152,15 @@ def test_an_escaped_replacement_is_harmless_afterwards() -> None:
 # ── After an exception ──
 
 
+def fail_unless(condition: bool) -> None:
+    assert condition
+    raise ZeroDivisionError
+
+
 def test_the_originals_are_back_after_an_exception() -> None:
     before = standing(patch_targets, "plain")
-    with pytest.raises(ZeroDivisionError), registered("dynamo", PLAIN), patched("dynamo", run()):
-        assert standing(patch_targets, "plain") is not before
-        raise ZeroDivisionError
+    with registered("dynamo", PLAIN), pytest.raises(ZeroDivisionError), patched("dynamo", run()):
+        fail_unless(standing(patch_targets, "plain") is not before)
     assert standing(patch_targets, "plain") is before
 
 
@@ -181,11 +182,13 @@ def test_a_failing_factory_leaves_nothing_behind() -> None:
 
 
 def test_what_cannot_be_replaced_is_an_error() -> None:
-    with registered("dynamo", "torch._C.TensorBase.unfold") as workaround_id:
-        with pytest.raises(RegistryError, match=r"torch\._C\.TensorBase\.unfold cannot be replaced") as caught:
-            with patched("dynamo", run()):
-                pytest.fail("the block must not run")
-        assert caught.value.workaround == workaround_id
+    with (
+        registered("dynamo", "torch._C.TensorBase.unfold") as workaround_id,
+        pytest.raises(RegistryError, match=r"torch\._C\.TensorBase\.unfold cannot be replaced") as caught,
+        patched("dynamo", run()),
+    ):
+        pytest.fail("the block must not run")
+    assert caught.value.workaround == workaround_id
 
 
 # ── What is in force, and what is counted ──
@@ -219,11 +222,14 @@ def test_the_shared_and_the_parents_patches_are_in_force_under_the_childs() -> N
 
 def test_firing_is_counted_and_standing_by_is_not() -> None:
     export = run()
-    with registered("dynamo", PLAIN) as name, registered("dynamo", "patch_targets.untouched", factory=marked("_idle")):
-        with patched("dynamo", export):
-            assert export.fired == {}
-            patch_targets.plain(1)
-            patch_targets.plain(2)
+    with (
+        registered("dynamo", PLAIN) as name,
+        registered("dynamo", "patch_targets.untouched", factory=marked("_idle")),
+        patched("dynamo", export),
+    ):
+        assert export.fired == {}
+        patch_targets.plain(1)
+        patch_targets.plain(2)
     assert export.fired == {name: 2}
 
 
@@ -253,9 +259,12 @@ def test_what_stands_in_for_a_replacement_reads_like_it() -> None:
 
 
 def test_a_factory_that_gives_nothing_is_an_error() -> None:
-    with registered("dynamo", PLAIN, factory=lambda original: None):
-        with pytest.raises(RegistryError, match=r"gave None in place of patch_targets\.plain"), patched("dynamo", run()):
-            pytest.fail("the block must not run")
+    with (
+        registered("dynamo", PLAIN, factory=lambda original: None),
+        pytest.raises(RegistryError, match=r"gave None in place of patch_targets\.plain"),
+        patched("dynamo", run()),
+    ):
+        pytest.fail("the block must not run")
 
 
 # ── Nesting ──
@@ -274,8 +283,9 @@ def test_an_inner_block_does_not_patch_a_second_time_and_counts_for_itself() -> 
 
 
 def test_an_inner_block_of_another_backend_adds_its_own() -> None:
-    with registered("dynamo", PLAIN, factory=marked(mark="outer")), registered(
-        "onnx", PLAIN, factory=marked(mark="inner")
+    with (
+        registered("dynamo", PLAIN, factory=marked(mark="outer")),
+        registered("onnx", PLAIN, factory=marked(mark="inner")),
     ):
         with patched("dynamo", run()):
             with patched("onnx", run()):

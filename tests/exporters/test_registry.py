@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from patch_targets import marked, registered
+
 from transporters.errors import RegistryError, UsageError
 from transporters.exporters import registry, utils
 from transporters.exporters.registry import Repro, Workaround

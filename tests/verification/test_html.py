@@ -7,11 +7,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from sample_report import NASTY, bad_report, good_report
+from sample_report import NASTY, bad_report, check, good_report
 
 from transporters.verification.html import render_html
 from transporters.verification.markup import Markup, el, embedded_json, join
-from transporters.verification.report import Report
+from transporters.verification.report import Report, Variation
 
 
 class Page(HTMLParser):
@@ -131,6 +131,19 @@ def test_browser_shows_a_chosen_cell_and_filters_the_numbers(browse):
     boxes = re.search(r'data-drawn="([^"]*)"', dom)
     assert boxes is not None
     assert all(int(size.split("x")[0]) > 300 and int(size.split("x")[1]) > 100 for size in boxes[1].split())
+
+
+def test_rows_that_were_compared_one_by_one_share_their_output_s_cell(browse):
+    report = good_report()
+    rows = tuple(check(f"pooler_output [row {row}]", 1e-9 * 10**row) for row in range(3))
+    report.variations.append(Variation("left-padded rows alone", "verified", {}, rows))
+    text = render_html(report)
+    assert 'data-output="pooler_output"' in text
+    assert 'data-output="pooler_output [row' not in text
+    click = PROBE.replace('data-variation="1"', f'data-variation="{len(report.variations) - 1}"')
+    shown = Page(browse(text.replace("</body>", click)))
+    assert "pooler_output [row 2] at left-padded rows alone" in shown.texts["panel"].replace("  ", " ")
+    assert "pooler_output [row 0]" in shown.texts["numbers"]
 
 
 def test_browser_is_not_fooled_by_names(browse):

@@ -9,7 +9,7 @@ from rich.console import Console
 from sample_report import NASTY, bad_report, check, good_report
 
 from transporters.verification import summary
-from transporters.verification.report import OutputCheck, Report
+from transporters.verification.report import OutputCheck, Report, Variation
 from transporters.verification.table import report_table
 
 
@@ -26,6 +26,15 @@ def test_a_row_per_variation_with_its_worst_output():
     for words in ("✓ verified", "5/5", "last_hidden_state", "2.00e-06", "6.00e-05"):
         assert words in row
     assert "image 48 × 48 does not apply: the model takes no images" in text
+
+
+def test_sets_of_inputs_that_do_not_apply_for_one_reason_share_a_line():
+    report = good_report()
+    names = ("batch 1", "batch 4, length 17")
+    report.variations += [Variation(name, "not applicable", detail="the program fixes the batch") for name in names]
+    text = shown(report)
+    assert "· batch 1; batch 4, length 17 do not apply: the program fixes the batch" in text
+    assert text.count("the program fixes the batch") == 1
 
 
 def test_what_was_done_to_the_model_is_shown():
@@ -73,6 +82,11 @@ def test_worst_is_what_fails_then_what_is_nearest_to_its_limit():
     assert summary.worst([far, near]) is near
     assert summary.worst([far, near, failing]) is failing
     assert summary.worst([]) is None
+
+
+def test_the_row_is_no_part_of_an_output_s_name():
+    assert summary.output_of(check("cache.layers.0.keys [row 12]", 0.0)) == "cache.layers.0.keys"
+    assert summary.output_of(check("logits", 0.0)) == "logits"
 
 
 def test_share_of_what_is_allowed():

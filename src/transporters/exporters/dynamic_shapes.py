@@ -98,18 +98,20 @@ def enlarge(prepared: Prepared, wanted: ShapeRequest, run: ExportRun) -> dict[st
 
 
 def doubled(prepared: Prepared, wanted: ShapeRequest) -> dict[str, Any] | None:
-    """The inputs with every dynamic axis twice as long, or None where eager does not take that."""
-    sizes: dict[str, int] = {}
+    """The inputs with every dynamic axis twice as long plus one, or twice as long; None where eager refuses both."""
+    old: dict[str, int] = {}
     for name, leaf in pytrees.named_leaves(prepared.inputs):
         for axis, label in enumerate(prepared.labels.get(name, ())):
             if wanted.is_dynamic(name, axis) and label not in axes.FIXED | axes.PER_ROW:
-                sizes[label] = 2 * leaf.shape[axis]
-    try:
-        larger = prepared.resized(sizes)
-        prepared.eager(larger)
-    except Exception:  # noqa: BLE001  any error means that the model does not take these sizes
-        return None
-    return larger
+                old[label] = leaf.shape[axis]
+    for more in (1, 0):
+        try:
+            larger = prepared.resized({label: 2 * size + more for label, size in old.items()})
+            prepared.eager(larger)
+        except Exception:  # noqa: BLE001  any error means that the model does not take these sizes
+            continue
+        return larger
+    return None
 
 
 def shapes(inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -14,6 +14,8 @@ _SIZE = re.compile(r"L\['([^']+)'\]\.size\(\)\[(\d+)\]")
 _NOT_ZERO_OR_ONE = (
     re.compile(r"^.+ (!= 1|!= 0|> 1|> 0|>= 2|>= 1)$"),
     re.compile(r"^\((?P<n>\d+)\*max\(1, .+\)\) != (?P=n)$"),  # as a stride of a contiguous tensor writes it
+    # A tensor that was not contiguous when traced is copied, and a copy of a contiguous one is the same.
+    re.compile(r"^[^=]*max\(1, [^=]* != [^=]*$"),
 )
 _DRAWS = 200
 _LARGEST = 512

@@ -13,10 +13,13 @@ import importlib.util
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import versions
 from ..errors import RegistryError, UsageError
+
+if TYPE_CHECKING:
+    import torch
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -26,17 +29,38 @@ SHARED_BACKEND = "model"
 
 @dataclass(frozen=True)
 class Repro:
-    """The smallest call that shows the fault a workaround cures.
+    """The smallest call that shows the fault a workaround cures: without it the export of the call fails or is wrong.
 
     Attributes:
         function: What is exported: a callable of tensors, or a `torch.nn.Module`.
-        inputs: Makes the positional arguments, seeded, so that a wrong graph shows in the values.
+        inputs: Makes the arguments, in order or by name, so that a wrong graph shows in the values.
         dynamic: Whether the fault needs symbolic sizes.
+        builds: Whether ``function`` takes nothing and makes what is exported. Code of a model belongs into such a
+            function, so that its module is imported when the fault is shown, and not with the workaround.
     """
 
     function: Callable[..., Any]
-    inputs: Callable[[], tuple[Any, ...]]
+    inputs: Callable[[], tuple[Any, ...] | dict[str, Any]]
     dynamic: bool = False
+    builds: bool = False
+
+    def module(self) -> torch.nn.Module:
+        """What an exporter takes: the module, or one whose forward is the function."""
+        import torch
+
+        made = self.function() if self.builds else self.function
+        if isinstance(made, torch.nn.Module):
+            return made.eval()
+        called: torch.nn.Module = type("Repro", (torch.nn.Module,), {"forward": staticmethod(made)})()
+        return called.eval()
+
+    def arguments(self, module: torch.nn.Module) -> dict[str, Any]:
+        """New inputs for `module`, by name."""
+        given = self.inputs()
+        if isinstance(given, dict):
+            return given
+        names = [name for name in inspect.signature(type(module).forward).parameters if name != "self"]
+        return dict(zip(names, given))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from .run import ExportRun
 #: position ids are a few KiB; nothing that a forward pass rewrites has been seen above 1 MiB.
 _BUFFER_COPY_LIMIT = 1 << 20
 
-_TABLES = ("_parameters", "_buffers", "_modules")
 _UNTRACEABLE_ATTENTION = ("flash", "flex", "paged")
 
 
@@ -26,7 +25,7 @@ def preserved_state(model: torch.nn.Module) -> Iterator[None]:
     Nothing is copied but non-persistent buffers up to 1 MiB; weights are only referenced.
     """
     modules = list(model.modules())
-    standing = [(module, dict(module.__dict__), [dict(getattr(module, t)) for t in _TABLES]) for module in modules]
+    standing = [(module, dict(module.__dict__), _contents(module)) for module in modules]
     configs = [(config, dict(config.__dict__)) for config in _configs(model)]
     contents = [
         (buffer, buffer.clone(), buffer._version)
@@ -43,9 +42,9 @@ def preserved_state(model: torch.nn.Module) -> Iterator[None]:
         for module, attributes, tables in standing:
             module.__dict__.clear()
             module.__dict__.update(attributes)
-            for table, content in zip(_TABLES, tables):
-                getattr(module, table).clear()
-                getattr(module, table).update(content)
+            for table, content in tables:
+                table.clear()
+                table.update(content)
         for config, attributes in configs:
             config.__dict__.clear()
             config.__dict__.update(attributes)
@@ -72,6 +71,11 @@ def traceable_attention(model: torch.nn.Module, run: ExportRun) -> Iterator[None
     finally:
         for owner, attribute, implementation in swapped:
             owner.__dict__[attribute] = implementation
+
+
+def _contents(module: torch.nn.Module) -> list[tuple[dict[Any, Any], dict[Any, Any]]]:
+    """Every dict on a module (parameters, buffers, submodules, hooks, the model's own) with a shallow copy of it."""
+    return [(value, dict(value)) for value in module.__dict__.values() if isinstance(value, dict)]
 
 
 def _configs(model: torch.nn.Module) -> list[Any]:

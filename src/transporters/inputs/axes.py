@@ -17,7 +17,7 @@ from ..trees import pytrees
 
 #: Labels whose size follows from the model's configuration: other sizes are another model.
 FIXED = frozenset(
-    {"channels", "hidden", "mel_bins", "heads", "head_dim", "patch_features", "coordinates", "thw", "state"}
+    {"channels", "hidden", "heads", "capacity", "head_dim", "patch_features", "coordinates", "thw", "state"}
 )
 
 #: Labels that come in whole multiples per row of the batch.
@@ -52,11 +52,6 @@ _BY_NAME: dict[str, tuple[tuple[str, ...], ...]] = {
     "input_values": (("batch", "samples"), ("batch", "channels", "samples")),
     "padding_mask": (("batch", "samples"),),
 }
-_BY_LEAF: dict[str, tuple[str, ...]] = {
-    "keys": ("batch", "heads", "past_sequence", "head_dim"),
-    "values": ("batch", "heads", "past_sequence", "head_dim"),
-}
-
 Labels = dict[str, tuple[str, ...]]
 
 
@@ -129,8 +124,7 @@ def resize(inputs: Mapping[str, Any], labels: Labels, new_sizes: Mapping[str, in
 def _known(name: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[str, ...] | None:
     top, _, rest = name.partition(".")
     if rest:
-        labels = _BY_LEAF.get(rest.rpartition(".")[2])
-        return labels if labels and len(labels) == leaf.ndim else None
+        return _known_leaf(name, leaf, inputs[top])
     for labels in _BY_NAME.get(top, ()):
         if len(labels) == leaf.ndim:
             ids = inputs.get("input_ids")
@@ -139,6 +133,29 @@ def _known(name: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[st
     if leaf.ndim == 3 and top.endswith(("hidden_state", "embeds", "hidden_states")):
         return ("batch", f"{top}.1", "hidden")
     return None
+
+
+def _known_leaf(name: str, leaf: torch.Tensor, container: Any) -> tuple[str, ...] | None:
+    """Labels of a leaf inside a container: keys and values of a cache, hidden states of an encoder."""
+    parts = name.split(".")
+    if parts[-1] in ("keys", "values") and leaf.ndim == 4:
+        length = "past_sequence"
+        if "cross_attention_cache" in parts:
+            length = "sequence"  # computed from the encoder's states, one for each
+        elif hasattr(layer := _follow(container, parts[1:-1]), "max_cache_len"):
+            length = "capacity"
+        elif hasattr(layer, "sliding_window"):
+            length = "window"
+        return ("batch", "heads", length, "head_dim")
+    if parts[-1] == "last_hidden_state" and leaf.ndim == 3:
+        return ("batch", "sequence", "hidden")
+    return None
+
+
+def _follow(value: Any, parts: list[str]) -> Any:
+    for part in parts:
+        value = value[int(part)] if part.isdigit() else getattr(value, part, None)
+    return value
 
 
 def _merge_audio_mask(labels: Labels, leaves: dict[str, Any]) -> Labels:

@@ -107,8 +107,8 @@ def _flatten_to_context(value: Any, walk: Walk, name: str) -> Any:
         return {"derived": _DERIVED[last]}
     if isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
         return walk.leaf(value, name)
-    if last in _COUNTERS and type(value) is int:
-        return walk.leaf(value, name)
+    if last in _COUNTERS and value is not None:
+        return walk.leaf(value, name)  # an int, or what torch.export puts in its place while it traces
     if isinstance(value, Enum):
         return {"enum": type_name(type(value)), "name": value.name}
     if isinstance(value, _SCALARS):

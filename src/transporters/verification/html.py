@@ -40,8 +40,8 @@ _DISTANCE_NOTE = (
     "tolerance allows. Each mark of the scale is a factor of 100."
 )
 _ERROR_NOTE = (
-    "Largest absolute difference from eager PyTorch; of rows that were compared one by one, the worst. Choose a cell to "
-    "see how it was judged."
+    "Largest absolute difference from eager PyTorch; of rows that were compared one by one, the worst. Choose a cell "
+    "to see how it was judged."
 )
 
 

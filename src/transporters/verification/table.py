@@ -57,7 +57,7 @@ def _variations(report: Report) -> Table:
     table.add_column("Verdict", no_wrap=True)
     table.add_column("Outputs", justify="right", min_width=7)
     table.add_column("Worst output", overflow="fold", min_width=12)
-    table.add_column("Largest difference", justify="right", min_width=10)
+    table.add_column("Difference", justify="right", min_width=10)
     table.add_column("Allowed", justify="right", min_width=8)
     for variation in report.variations:
         table.add_row(*_variation_row(variation))
@@ -87,8 +87,13 @@ def _troubles(report: Report) -> list[RenderableType]:
     for variation in report.variations:
         if variation.status in FAILING and (why := trouble(variation)):
             lines.append(Text(f"✗ {variation.name}: {why}", style="red"))
-        elif variation.status == "not applicable" and variation.detail:
-            lines.append(Text(f"· {variation.name} does not apply: {variation.detail}", style="dim"))
+    alike: dict[str, list[str]] = {}
+    for variation in report.variations:
+        if variation.status == "not applicable" and variation.detail:
+            alike.setdefault(variation.detail, []).append(variation.name)
+    for detail, names in alike.items():
+        verb = "does" if len(names) == 1 else "do"
+        lines.append(Text(f"· {'; '.join(names)} {verb} not apply: {detail}", style="dim"))
     return [*lines, Text()] if lines else []
 
 

@@ -43,6 +43,27 @@ def _patch_sliding_window_update(original: Callable[..., Any]) -> Callable[..., 
 
 @register_patch(
     "model",
+    "transformers.cache_utils.DynamicSlidingWindowLayer.get_mask_sizes",
+    why="whether the window is full is asked in Python, so that the program takes only the cached length it was traced "
+    "with, or only lengths below the window",
+    issue="unreported",
+    needed="transformers>=5.24",
+    repro=Repro(lambda x: x[3 if x.shape[0] >= 4 else x.shape[0] - 1 :] + 0, lambda: (torch.rand(7, 2),), dynamic=True),
+)
+def _patch_sliding_window_mask_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Read the length off the cached keys: with as many as there are, no question remains."""
+
+    def get_mask_sizes(self: Any, query_length: int) -> tuple[int, int]:
+        if not self.is_initialized or self.keys.dim() == 1 or self.record_past:
+            return NotImplemented
+        cached = self.keys.shape[-2]
+        return cached + query_length, self.cumulative_length - cached
+
+    return get_mask_sizes
+
+
+@register_patch(
+    "model",
     "transformers.cache_utils.LinearAttentionLayer.update_conv_state",
     why="a prompt shorter than the convolution kernel is padded under an `if`, so that the program refuses either "
     "short "
