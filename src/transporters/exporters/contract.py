@@ -61,7 +61,19 @@ def build(program: ExportedProgram, prepared: Prepared, traced_with: Any, wanted
                 if cause[0] == "guard":
                     cause = ("guard", *_guard(program, node_name, axis, int(leaf.shape[axis])))
             rows.append(Axis(name, axis, label, at, False, cause=cause[0], reason=cause[1], source=cause[2]))
-    return ShapeContract(tuple(rows))
+    return ShapeContract(tuple(_one_size(row, rows) for row in rows))
+
+
+def _one_size(row: Axis, rows: list[Axis]) -> Axis:
+    """A fixed label that one input froze is fixed in every input: the trace need not have compared them."""
+    if row.label not in FIXED or not row.dynamic:
+        return row
+    held = next((other for other in rows if other.label == row.label and not other.dynamic), None)
+    return (
+        replace(row, dynamic=False, symbol="", minimum=None, maximum=None, cause=held.cause, reason=held.reason)
+        if held
+        else row
+    )
 
 
 def check(contract: ShapeContract, wanted: ShapeRequest, config: DynamoConfig) -> None:
@@ -137,7 +149,7 @@ def _narrowed(
 def _probe(prepared: Prepared, label: str, size: int) -> tuple[str, str, str]:
     """Whether eager takes other sizes of a label: ("model", its error, its line) or ("guard", "", "")."""
     first: tuple[str, str, str] | None = None
-    for other in dict.fromkeys((size + 1, 2 * size, max(1, size // 2))):
+    for other in dict.fromkeys((size + 1, 2 * size, max(2, size // 2))):  # 1 would pass wherever sizes broadcast
         try:
             prepared.eager(prepared.resized({label: other}))
         except Exception as error:  # noqa: BLE001  the error is the answer: it is what the report quotes

@@ -49,9 +49,10 @@ __all__ = ["_STATEFUL_CACHE_ATTRS", "DynamoExporter", "_flatten_to_context", "_u
 def _flat_signature(model: torch.nn.Module, names: tuple[str, ...], constants: Mapping[str, Any]) -> Iterator[None]:
     """Give ``model.forward`` one parameter per input, with ``constants`` bound."""
     standing = model.__dict__.get("forward")
-    original = model.forward
 
     def forward(*args: Any, **kwargs: Any) -> Any:
+        # Looked up by each call: a patch of the class's own forward comes into force later than this.
+        original = standing or inspect.getattr_static(type(model), "forward").__get__(model)
         return original(**{**constants, **dict(zip(names, args)), **kwargs})
 
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from ..inputs import axes
 from .shapes import ShapeContract
 
-_SIZE = re.compile(r"L\['([^']+)'\]\.size\(\)\[(\d+)\]")
+_SIZE = re.compile(r"L((?:\['[^']+'\])+)\.size\(\)\[(\d+)\]")
 _NOT_ZERO_OR_ONE = (
     re.compile(r"^.+ (!= 1|!= 0|> 1|> 0|>= 2|>= 1)$"),
     re.compile(r"^\((?P<n>\d+)\*max\(1, .+\)\) != (?P=n)$"),  # as a stride of a contiguous tensor writes it
@@ -24,14 +24,14 @@ Sizes = dict[tuple[str, int], int]
 
 
 def sizes_in(guard: str) -> list[tuple[str, int]] | None:
-    """(input, axis) of every size in a guard such as ``4*L['input_ids'].size()[1] != 4``; None for other guards."""
-    found = sorted({(name, int(axis)) for name, axis in _SIZE.findall(guard)})
+    """(leaf, axis) of every size in a guard such as ``4*L['input_ids'].size()[1] != 4``; None for other guards."""
+    found = sorted({(_name(keys), int(axis)) for keys, axis in _SIZE.findall(guard)})
     return found if found and "[" not in _SIZE.sub("", guard) else None
 
 
 def holds(guard: str, sizes: Sizes) -> bool:
     """Whether a guard admits the given sizes. The guard is torch's own text, and sees only numbers, max and min."""
-    expression = _SIZE.sub(lambda match: str(sizes[match[1], int(match[2])]), guard)
+    expression = _SIZE.sub(lambda match: str(sizes[_name(match[1]), int(match[2])]), guard)
     return bool(eval(expression, {"__builtins__": {}, "max": max, "min": min}))
 
 
@@ -108,6 +108,11 @@ def restrictions(guards: list[str], contract: ShapeContract, labels: axes.Labels
     return list(dict.fromkeys(found))
 
 
+def _name(keys: str) -> str:
+    """Dotted leaf name of ``['cache']['layers.0.keys']``."""
+    return ".".join(re.findall(r"'([^']+)'", keys))
+
+
 def _readable(guard: str, labels: axes.Labels) -> str:
-    text = _SIZE.sub(lambda match: labels[match[1]][int(match[2])], guard)
+    text = _SIZE.sub(lambda match: labels[_name(match[1])][int(match[2])], guard)
     return text if len(text) <= 160 else f"{text[:157]}..."

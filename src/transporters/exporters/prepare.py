@@ -130,7 +130,7 @@ def copy_inputs(model_dtype: torch.dtype, device: torch.device, inputs: Mapping[
 
 def forward_arguments(model: torch.nn.Module) -> tuple[tuple[str, ...], bool]:
     """Names that ``model.forward`` takes, and whether it takes any name (an untyped ``**kwargs``)."""
-    names: list[str] = []
+    names: list[str] = ["return_dict"]  # taken by a decorator, in no signature
     anything = False
     for parameter in inspect.signature(type(model).forward).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:

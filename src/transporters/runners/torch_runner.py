@@ -109,8 +109,14 @@ class TorchRunner:
         Raises:
             OSError: When the folder cannot be written, for example because the disk is full.
         """
-        with _PatientFile(folder / FILE) as stream:
-            torch.export.save(program, stream)  # type: ignore[arg-type]
+        examples = program._example_inputs
+        # torch would pickle them, caches included, and then refuse to read such a pickle; ours lie beside the program.
+        program._example_inputs = None
+        try:
+            with _PatientFile(folder / FILE) as stream:
+                torch.export.save(program, stream)  # type: ignore[arg-type]
+        finally:
+            program._example_inputs = examples
         if stream.error is not None:
             raise stream.error
 

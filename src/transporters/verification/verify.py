@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -44,6 +45,8 @@ class Eager:
         private = copy_inputs(self.dtype, self.device, inputs)
         with torch.no_grad(), preserved_state(self.model), ExitStack() as stack:
             if not onednn:
+                stack.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore")  # torch warns of GPUs that are not there
                 stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
             return self.model(**private, **self.constants)
 

@@ -59,12 +59,58 @@ def segment_mask(bounds: torch.Tensor, length: Any) -> torch.Tensor:
     return (piece[:, None] == piece[None, :])[None, None]
 
 
-def _loop_over_pieces(states: torch.Tensor, bounds: torch.Tensor) -> torch.Tensor:
-    """The fault, for the reproducer."""
-    return torch.cat([piece.softmax(0) for piece in torch.split(states, (bounds[1:] - bounds[:-1]).tolist())])
+class _PackedAttention(torch.nn.Module):
+    """The fault, for the reproducer: attention of a packed vision encoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers.models.qwen2_vl import modeling_qwen2_vl as qwen2_vl
+
+        config = qwen2_vl.Qwen2VLVisionConfig(embed_dim=16, num_heads=2, attn_implementation="sdpa")
+        self.attention = qwen2_vl.VisionAttention(config)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Attend within each of the images (images, patches, 16), packed into one sequence."""
+        count, length, _ = images.shape
+        turn = torch.ones(count * length, 8)
+        bounds = torch.arange(count + 1) * length
+        result: torch.Tensor = self.attention(images.flatten(0, 1), bounds, position_embeddings=(turn, turn))
+        return result
 
 
-_PACKED = Repro(_loop_over_pieces, lambda: (torch.rand(6, 4), torch.tensor([0, 2, 6])), dynamic=True)
+class _SplitFeatures(torch.nn.Module):
+    """The fault, for the reproducer: features that are split by image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers.models.qwen2_vl import modeling_qwen2_vl as qwen2_vl
+
+        self.config = qwen2_vl.Qwen2VLConfig()
+        self.owner = qwen2_vl.Qwen2VLModel
+        self.visual = _Merger()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """The features of all images (images, 16, pixels), as a model joins them again."""
+        grid = torch.tensor([[1, 4, 4]]).repeat(images.shape[0], 1)
+        bounds = torch.arange(images.shape[0] + 1) * 16
+        found = self.owner.get_image_features(self, images.flatten(0, 1), grid, cu_seqlens=bounds)
+        return torch.cat(found.pooler_output)
+
+
+class _Merger(torch.nn.Module):
+    """Stands in for a vision encoder: four patches become one feature."""
+
+    dtype = torch.float32
+    spatial_merge_size = 2
+
+    def forward(self, pixel_values: torch.Tensor, **_: Any) -> Any:
+        """Features of packed patches (patches, pixels)."""
+        from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+        return BaseModelOutputWithPooling(pooler_output=pixel_values.reshape(-1, 4, pixel_values.shape[1]).sum(1))
+
+
+_PACKED = Repro(_PackedAttention, lambda: (torch.rand(2, 5, 16),), dynamic=True, builds=True)
 
 
 @register_patch(
@@ -132,7 +178,7 @@ def _patch_attention_interface(original: Callable[..., Any]) -> Callable[..., An
     why="pooled features are split into one tensor per image by sizes read from the grid, which fixes their number",
     issue="https://github.com/huggingface/transformers/issues/37391",
     needed="transformers>=5.24",
-    repro=_PACKED,
+    repro=Repro(_SplitFeatures, lambda: (torch.rand(2, 16, 6),), dynamic=True, builds=True),
 )
 def _patch_feature_split(original: Callable[..., Any]) -> Callable[..., Any]:
     """Keep the features of all images in one tensor; the runner splits them."""

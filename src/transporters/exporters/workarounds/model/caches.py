@@ -12,6 +12,36 @@ import torch.nn.functional as F
 from ...registry import Repro, register_patch
 
 
+def _last_of_a_prompt(keys: torch.Tensor) -> torch.Tensor:
+    """The fault, for the reproducer: what a layer with a window of 4 keeps of a prompt."""
+    from transformers.cache_utils import DynamicSlidingWindowLayer
+
+    layer = DynamicSlidingWindowLayer(4)
+    layer.update(keys, keys)
+    kept: torch.Tensor = layer.keys
+    return kept
+
+
+def _visible_after_a_prompt(keys: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """The fault, for the reproducer: the positions that a layer with a window of 4 shows to a query."""
+    from transformers.cache_utils import DynamicSlidingWindowLayer
+
+    layer = DynamicSlidingWindowLayer(4)
+    layer.update(keys, keys)
+    length, offset = layer.get_mask_sizes(query.shape[2])
+    return torch.arange(length) + offset
+
+
+def _last_of_a_convolution(states: torch.Tensor) -> torch.Tensor:
+    """The fault, for the reproducer: what a layer with a kernel of 4 keeps of a prompt."""
+    from transformers.cache_utils import LinearAttentionLayer
+
+    layer = LinearAttentionLayer()
+    layer.update_conv_state(states, conv_kernel_size=4)
+    kept: torch.Tensor = layer.conv_states[0]
+    return kept
+
+
 @register_patch(
     "model",
     "transformers.cache_utils.DynamicSlidingWindowLayer.update",
@@ -19,7 +49,7 @@ from ...registry import Repro, register_patch
     "length, so that the program refuses prompts shorter than the window",
     issue="unreported",
     needed="transformers>=5.24",
-    repro=Repro(lambda x: x[:, :, -3:] + 0, lambda: (torch.rand(2, 2, 7, 4),), dynamic=True),
+    repro=Repro(_last_of_a_prompt, lambda: (torch.rand(2, 2, 7, 4),), dynamic=True),
 )
 def _patch_sliding_window_update(original: Callable[..., Any]) -> Callable[..., Any]:
     """Start the slice at max(0, length - (window - 1)), which holds for every length."""
@@ -48,12 +78,12 @@ def _patch_sliding_window_update(original: Callable[..., Any]) -> Callable[..., 
     "with, or only lengths below the window",
     issue="unreported",
     needed="transformers>=5.24",
-    repro=Repro(lambda x: x[3 if x.shape[0] >= 4 else x.shape[0] - 1 :] + 0, lambda: (torch.rand(7, 2),), dynamic=True),
+    repro=Repro(_visible_after_a_prompt, lambda: (torch.rand(2, 2, 7, 4), torch.rand(2, 2, 5, 4)), dynamic=True),
 )
 def _patch_sliding_window_mask_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
     """Read the length off the cached keys: with as many as there are, no question remains."""
 
-    def get_mask_sizes(self: Any, query_length: int) -> tuple[int, int]:
+    def get_mask_sizes(self: Any, query_length: int) -> Any:
         if not self.is_initialized or self.keys.dim() == 1 or self.record_past:
             return NotImplemented
         cached = self.keys.shape[-2]
@@ -70,11 +100,7 @@ def _patch_sliding_window_mask_sizes(original: Callable[..., Any]) -> Callable[.
     "or long prompts, depending on the sample",
     issue="unreported",
     needed="transformers>=5.24",
-    repro=Repro(
-        lambda x: F.pad(x, (4 - x.shape[-1], 0)) if x.shape[-1] < 4 else x[..., -4:],
-        lambda: (torch.rand(2, 3, 7),),
-        dynamic=True,
-    ),
+    repro=Repro(_last_of_a_convolution, lambda: (torch.rand(2, 3, 7),), dynamic=True),
 )
 def _patch_conv_state_update(original: Callable[..., Any]) -> Callable[..., Any]:
     """Pad a prompt by the whole kernel, whatever its length: the causal convolution ignores zeros on the left."""

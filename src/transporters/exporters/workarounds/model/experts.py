@@ -11,13 +11,20 @@ import torch
 from ...registry import Repro, register_patch
 
 
-def _loop_over_hits(choice: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-    """The fault, for the reproducer: the number of steps depends on the data."""
-    result = torch.zeros_like(states)
-    for expert in torch.unique(choice):
-        rows = torch.where(choice == expert)[0]
-        result.index_add_(0, rows, states[rows] * (expert + 1))
-    return result
+class _FourExperts(torch.nn.Module):
+    """The fault, for the reproducer: with few tokens some expert stays idle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers.models.nllb_moe import modeling_nllb_moe as nllb_moe
+
+        self.experts = nllb_moe.NllbMoeExperts(nllb_moe.NllbMoeConfig(d_model=8, num_experts=4), 16)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Send each of the tokens (tokens, 8) to the expert of its largest of four numbers."""
+        weight, choice = states[:, :4].max(dim=-1, keepdim=True)
+        result: torch.Tensor = self.experts(states, choice, weight)
+        return result
 
 
 @register_patch(
@@ -26,7 +33,7 @@ def _loop_over_hits(choice: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
     why="the loop runs over the experts that were hit while tracing; the rest would be missing from the program",
     issue="https://github.com/huggingface/transformers/issues/38518",
     needed="transformers>=5.24",
-    repro=Repro(_loop_over_hits, lambda: (torch.tensor([0, 2, 2]), torch.rand(3, 4)), dynamic=True),
+    repro=Repro(_FourExperts, lambda: (torch.rand(3, 8),), dynamic=True, builds=True),
 )
 def _patch_nllb_moe_experts(original: Callable[..., Any]) -> Callable[..., Any]:
     """Run every expert on every token and weigh the results; an expert that no token chose weighs zero."""

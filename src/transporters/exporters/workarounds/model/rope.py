@@ -37,6 +37,16 @@ def dynamic_ntk_frequencies(config: Any, length: torch.Tensor, device: torch.dev
     return torch.pow(base, -exponents)
 
 
+def _scaled_embedding() -> torch.nn.Module:
+    """The fault, for the reproducer: other frequencies beyond 8 positions."""
+    from transformers.models.llama import modeling_llama as llama
+
+    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "max_position_embeddings": 8}
+    embedding: torch.nn.Module = llama.LlamaRotaryEmbedding(llama.LlamaConfig(**sizes, rope_parameters=rope))
+    return embedding
+
+
 @register_patch(
     "model",
     "transformers.models.*.modeling_*.*RotaryEmbedding.forward",
@@ -46,9 +56,10 @@ def dynamic_ntk_frequencies(config: Any, length: torch.Tensor, device: torch.dev
     issue="https://github.com/pytorch/pytorch/issues/163791",
     needed="transformers>=5.24",
     repro=Repro(
-        lambda positions: positions * 2.0 if positions.max() > 5 else positions * 1.0,
-        lambda: (torch.arange(7),),
+        _scaled_embedding,
+        lambda: {"x": torch.zeros(1), "position_ids": torch.arange(6)[None]},
         dynamic=True,
+        builds=True,
     ),
 )
 def _patch_dynamic_rope(original: Callable[..., Any]) -> Callable[..., Any]:

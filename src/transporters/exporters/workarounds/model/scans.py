@@ -63,14 +63,18 @@ def _states_before(product: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
     return torch.where((position > 0).reshape(1, 1, -1, 1), total.index_select(2, source), 0.0)
 
 
-def _loop(decay: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """What the models do: the fault, for the reproducer."""
-    state = torch.zeros_like(inputs[:, :, 0])
-    states = []
-    for step in range(inputs.shape[2]):
-        state = decay[:, :, step] * state + inputs[:, :, step]
-        states.append(state)
-    return torch.stack(states, dim=2)
+def _scan() -> Callable[..., Any]:
+    """The fault, for the reproducer."""
+    from transformers.models.mamba import modeling_mamba as mamba
+
+    def scan(inputs_embeds: torch.Tensor) -> Any:
+        x = inputs_embeds.transpose(1, 2)
+        decay, mixed = -torch.arange(1.0, 9.0).reshape(2, 4), x.repeat(1, 2, 1)
+        skip = torch.tensor([0.5, 2.0])
+        options = {"D": skip, "z": x, "delta_bias": skip, "delta_softplus": True, "return_last_state": True}
+        return mamba.mamba_selective_scan(x, x, decay, mixed, mixed.flip(1), **options)
+
+    return scan
 
 
 @register_patch(
@@ -80,7 +84,7 @@ def _loop(decay: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     "per token",
     issue="https://github.com/huggingface/transformers/issues/33703",
     needed="transformers>=5.24",
-    repro=Repro(_loop, lambda: (torch.rand(2, 3, 7, 4), torch.rand(2, 3, 7, 4)), dynamic=True),
+    repro=Repro(_scan, lambda: (torch.rand(2, 7, 2),), dynamic=True, builds=True),
 )
 def _patch_selective_scan(original: Callable[..., Any]) -> Callable[..., Any]:
     """Compute the same states with a chunked scan."""

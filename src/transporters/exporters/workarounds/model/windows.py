@@ -42,14 +42,23 @@ class _SymbolicShift:
     __rmul__ = __mul__
 
 
-def _pad_when_odd(x: torch.Tensor) -> torch.Tensor:
-    """The fault, for the reproducer: a program traced on an even size refuses odd ones."""
-    if x.shape[0] % 2 == 1:
-        x = F.pad(x, (0, 0, 0, 1))
-    return x.reshape(-1, 2, x.shape[1]).sum(1)
+class _ShiftedLayer(torch.nn.Module):
+    """The fault, for the reproducer: images of whole windows need no padding, those of one window no shift."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers.models.swin import modeling_swin as swin
+
+        config = swin.SwinConfig(window_size=4, attn_implementation="eager")
+        self.layer = swin.SwinLayer(config, dim=8, input_resolution=(8, 8), num_heads=2, shift_size=2)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """Attend within shifted windows of an image (batch, height, width, 8)."""
+        result: torch.Tensor = self.layer(image.flatten(1, 2), (image.shape[1], image.shape[2]))[0]
+        return result
 
 
-_PADDED = Repro(_pad_when_odd, lambda: (torch.rand(6, 3),), dynamic=True)
+_SHIFTED = Repro(_ShiftedLayer, lambda: (torch.rand(2, 8, 12, 8),), dynamic=True, builds=True)
 
 
 @register_patch(
@@ -60,7 +69,7 @@ _PADDED = Repro(_pad_when_odd, lambda: (torch.rand(6, 3),), dynamic=True)
     "that need padding or sizes that need none",
     issue="unreported",
     needed="transformers>=5.24",
-    repro=_PADDED,
+    repro=_SHIFTED,
 )
 def _patch_padding(original: Callable[..., Any]) -> Callable[..., Any]:
     """Pad always, by an amount that may be 0."""
@@ -85,9 +94,7 @@ def _patch_padding(original: Callable[..., Any]) -> Callable[..., Any]:
     "would keep whichever side the sample took",
     issue="unreported",
     needed="transformers>=5.24",
-    repro=Repro(
-        lambda x: torch.roll(x, -2, 0) + 0 if x.shape[0] > 4 else x + 0, lambda: (torch.rand(7, 3),), dynamic=True
-    ),
+    repro=_SHIFTED,
 )
 def _patch_window_shift(original: Callable[..., Any]) -> Callable[..., Any]:
     """Shift by an amount that is 0 for small images. Images smaller than a window fail in eager as well."""

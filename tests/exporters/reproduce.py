@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a workaround's reproducer through a real exporter, and says what is wrong with the program, if anything is."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from transporters.artifacts.exported import ExportedModel
+from transporters.errors import TransportersError
+from transporters.exporters import auto
+from transporters.exporters.registry import Repro
+from transporters.inputs import axes
+from transporters.trees import pytrees
+
+
+def export(
+    repro: Repro, module: torch.nn.Module, inputs: dict[str, Any], export_format: str, *, without: str = ""
+) -> ExportedModel:
+    """The reproducer's program, made with one workaround switched off when ``without`` names it."""
+    config: dict[str, Any] = {"skip_workarounds": [without] if without else []}
+    if not repro.dynamic:
+        config["dynamic"] = False
+    return auto.AutoExporter.from_format(export_format).export(module, inputs, config)
+
+
+def fault(repro: Repro, export_format: str, folder: Path, *, without: str = "") -> tuple[str, dict[str, int]]:
+    """What is wrong with the program (nothing: ""), and the workarounds that fired.
+
+    The program must be made; be equal to eager on the sample, on other values, and, when the reproducer is dynamic, at
+    every other size that eager takes; leave the module's tensors alone; and do the same after saving and loading.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = repro.module()
+        inputs, others = repro.arguments(module), repro.arguments(module)
+    tensors = {name: tensor.clone() for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+    try:
+        exported = export(repro, module, inputs, export_format, without=without)
+    except TransportersError as error:
+        return f"no program: {error}", {}
+    cases = {"sample": inputs, "other values": others, **(dict(_other_sizes(inputs)) if repro.dynamic else {})}
+    wanted = {name: expected for name, case in cases.items() if (expected := _eager(module, case)) is not None}
+    if "sample" not in wanted or (repro.dynamic and len(wanted) < 5):
+        return f"eager takes only {', '.join(wanted) or 'nothing'}", exported.run.fired
+    found = _differences(exported, cases, wanted)
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if not torch.equal(tensor, tensors[name]):
+            found.append(f"the program changed the module's {name}")
+    try:
+        exported.save(folder)
+        found += _differences(ExportedModel.load(folder), cases, wanted)
+    except Exception as error:  # noqa: BLE001  torch.export.save raises all kinds
+        found.append(f"not saved or loaded: {type(error).__name__}: {error}")
+    return "; ".join(found), exported.run.fired
+
+
+def _other_sizes(inputs: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """One axis at a time: 1, 2, 3, half, one and three more, twice, five times and two."""
+    labels = axes.label_axes(inputs)
+    for label, size in axes.sizes(inputs, labels).items():
+        for other in sorted({1, 2, 3, size // 2, size + 1, size + 3, 2 * size, 5 * size + 2} - {0, size}):
+            yield f"{label} {other}", axes.resize(inputs, labels, {label: other})
+
+
+def _eager(module: torch.nn.Module, inputs: dict[str, Any]) -> Any:
+    """A fresh copy's outputs, or None where eager refuses the inputs."""
+    try:
+        with torch.no_grad():
+            return copy.deepcopy(module)(**_private(inputs))
+    except Exception:  # noqa: BLE001  what eager refuses is no demand on the program
+        return None
+
+
+def _differences(exported: ExportedModel, cases: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    found = []
+    for name, expected in wanted.items():
+        try:
+            actual = exported(**_private(cases[name]))
+        except TransportersError as error:
+            found.append(f"{name}: {error}")
+            continue
+        ours, theirs = pytrees.named_leaves(actual), pytrees.named_leaves(expected)
+        if [n for n, _ in ours] != [n for n, _ in theirs]:
+            found.append(f"{name}: other outputs")
+        for (leaf, one), (_, other) in zip(ours, theirs):
+            try:
+                torch.testing.assert_close(one, other)
+            except AssertionError as error:
+                found.append(f"{name}: {leaf or 'output'}: {' '.join(str(error).split())}")
+    return found
+
+
+def _private(inputs: dict[str, Any]) -> dict[str, Any]:
+    return {name: pytrees.map_named(lambda _, leaf: leaf.clone(), value) for name, value in inputs.items()}
