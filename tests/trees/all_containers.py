@@ -29,7 +29,7 @@ SHAPES = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers
 
 @functools.cache
 def import_all() -> dict[str, str]:
-    """Import every module of a model that can define a container; give those that cannot be imported, with the cause."""
+    """Import every module of a model that can define a container; give those that cannot be, with what is missing."""
     failed = {}
     for package in pkgutil.iter_modules(transformers.models.__path__, "transformers.models."):
         folder = importlib.import_module(package.name)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,32 +86,27 @@ def enlarge(prepared: Prepared, wanted: ShapeRequest, run: ExportRun) -> dict[st
     sizes = trace_sizes(prepared, wanted)
     if not sizes:
         return prepared.inputs
-    try:
-        larger = prepared.resized(sizes)
-        prepared.eager(larger)
-    except Exception as error:  # noqa: BLE001  any error means that the model does not take these sizes
-        run.note("warning", ", ".join(sizes), f"the model does not take larger sizes than the sample's: {error}")
+    larger = prepared.resized(sizes)
+    if not prepared.eager_takes(larger):
+        run.note("warning", ", ".join(sizes), "the model does not take larger sizes than the sample's")
         return prepared.inputs
     changed = ", ".join(f"{label} {size}" for label, size in sizes.items())
     run.note("info", "sample", f"traced at {changed}, because sizes 0 and 1 would freeze")
     return larger
 
 
-def doubled(prepared: Prepared, wanted: ShapeRequest) -> dict[str, Any] | None:
-    """The inputs with every dynamic axis twice as long plus one, or twice as long; None where eager refuses both."""
+def doubled(prepared: Prepared, wanted: ShapeRequest) -> Iterator[dict[str, Any]]:
+    """The inputs with every dynamic axis twice as long plus one, which is odd, then twice as long.
+
+    Whether eager takes either is for the caller to find out.
+    """
     old: dict[str, int] = {}
     for name, leaf in pytrees.named_leaves(prepared.inputs):
         for axis, label in enumerate(prepared.labels.get(name, ())):
             if wanted.is_dynamic(name, axis) and label not in axes.FIXED | axes.PER_ROW:
                 old[label] = leaf.shape[axis]
     for more in (1, 0):
-        try:
-            larger = prepared.resized({label: 2 * size + more for label, size in old.items()})
-            prepared.eager(larger)
-        except Exception:  # noqa: BLE001  any error means that the model does not take these sizes
-            continue
-        return larger
-    return None
+        yield prepared.resized({label: 2 * size + more for label, size in old.items()})
 
 
 def shapes(inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -96,13 +96,16 @@ def _trace(prepared: Prepared, config: DynamoConfig, run: ExportRun) -> Traced:
     wanted = dynamic_shapes.request(prepared, config)
     inputs = dynamic_shapes.enlarge(prepared, wanted, run)
     program = _export(prepared.model, inputs, wanted)
-    standing = _standing_guards(program)
-    larger = dynamic_shapes.doubled(prepared, wanted) if standing else None
-    if larger is not None and guards.violated(standing, dynamic_shapes.shapes(larger)):
+    for larger in dynamic_shapes.doubled(prepared, wanted):
+        if not guards.violated(_standing_guards(program), dynamic_shapes.shapes(larger)):
+            break
+        if not prepared.eager_takes(larger):
+            continue
         second = _export(prepared.model, larger, wanted)
         if not guards.violated(_standing_guards(second), dynamic_shapes.shapes(inputs)):
             run.note("info", "sample", "traced at twice its size, because its own size is a special case for the model")
             return Traced(second, larger, wanted)
+        break
     return Traced(program, inputs, wanted)
 
 

@@ -83,6 +83,14 @@ class Prepared:
         with torch.no_grad(), preserved_state(self.model):
             return self.model(**private, **self.constants)
 
+    def eager_takes(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether the eager model runs on these inputs."""
+        try:
+            self.eager(inputs)
+        except Exception:  # noqa: BLE001  any error means that it does not
+            return False
+        return True
+
 
 def prepare(model: PreTrainedModel, sample_inputs: Mapping[str, Any], run: ExportRun) -> Prepared:
     """Check the model and its inputs, and copy the inputs.

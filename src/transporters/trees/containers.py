@@ -17,8 +17,21 @@ from typing import Any
 
 import torch
 
-#: Integer attributes that a forward pass advances. They are leaves, for their value differs from run to run.
-_COUNTERS = frozenset({"cumulative_length", "_previous_number_of_accepted_tokens"})
+#: Integer attributes, and dicts of integers, that a forward pass advances. They are leaves: in the context, their value
+#: would tie a program to the length that it was traced with.
+_COUNTERS = frozenset(
+    {
+        "cumulative_length",
+        "cumulative_length_int",
+        "prefill_cumulative_length",
+        "prefill_length",
+        "entry_count",
+        "num_cache_frames",
+        "num_fifo_frames",
+        "_seen_tokens",
+        "_previous_number_of_accepted_tokens",
+    }
+)
 
 #: Tensor attributes that only repeat another attribute, and that attribute: rebuilt, never a leaf.
 _DERIVED = {"_sliding_window_tensor": "sliding_window"}
@@ -107,7 +120,7 @@ def _flatten_to_context(value: Any, walk: Walk, name: str) -> Any:
         return {"derived": _DERIVED[last]}
     if isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
         return walk.leaf(value, name)
-    if last in _COUNTERS and value is not None:
+    if value is not None and type(value) is not dict and not _COUNTERS.isdisjoint(name.split(".")[-2:]):
         return walk.leaf(value, name)  # an int, or what torch.export puts in its place while it traces
     if isinstance(value, Enum):
         return {"enum": type_name(type(value)), "name": value.name}
@@ -134,7 +147,7 @@ def _flatten_compound(value: Any, walk: Walk, name: str) -> Any:
             return {kind: [_flatten_to_context(item, walk, _join(name, i)) for i, item in enumerate(value)]}
     if isinstance(value, dict):
         items = [
-            [_flatten_to_context(key, walk, name), _flatten_to_context(item, walk, _join(name, key))]
+            [_flatten_to_context(key, walk, ""), _flatten_to_context(item, walk, _join(name, key))]
             for key, item in value.items()
         ]
         if type(value) is dict:
@@ -155,7 +168,7 @@ def _flatten_compound(value: Any, walk: Walk, name: str) -> Any:
 
 def _attributes(values: dict[Any, Any], walk: Walk, name: str) -> list[Any]:
     return [
-        [_flatten_to_context(key, walk, name), _flatten_to_context(item, walk, _join(name, key))]
+        [_flatten_to_context(key, walk, ""), _flatten_to_context(item, walk, _join(name, key))]
         for key, item in values.items()
         if key not in _DROPPED
     ]
@@ -205,9 +218,8 @@ def _build_object(cls: Any, context: dict[str, Any], leaves: list[Any]) -> Any:
         built.__dict__["data"] = dict(_pairs(context["attributes"], leaves))
         return built
     attributes = built.__dict__
-    for key, item in context["attributes"]:
-        if "derived" not in item:
-            attributes[key["is"]] = _unflatten_from_context(item, leaves)
+    for key, item in context["attributes"]:  # in their order, so that what is built has the same context
+        attributes[key["is"]] = None if "derived" in item else _unflatten_from_context(item, leaves)
     for key, item in context["attributes"]:
         if "derived" in item:
             attributes[key["is"]] = torch.tensor(attributes[item["derived"]], dtype=torch.long)

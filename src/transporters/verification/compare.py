@@ -8,7 +8,8 @@ model amplifies an error on its way to the output, which nobody can know beforeh
     atol = max(64 * eps, 8 * noise) * m        rtol = 64 * eps
 
 ``noise`` is the largest relative difference between two eager runs that compute the same by another route: the rows of
-the batch in reverse order, and with oneDNN's kernels switched off, so that sums are taken in another order. The factor
+the batch in reverse order, and with oneDNN's kernels switched off, so that sums are taken in another order. It is
+measured on the sample, and again on a variation that would fail by the sample's. The factor
 64 covers a reordered sum over a few thousand terms, whose error grows with the square root of their number (Higham,
 Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2); 8 allows a runtime whose kernels differ more from
 eager's than eager's differ among themselves. Noise is capped at 1e-3: an output noisier than that has no value to
