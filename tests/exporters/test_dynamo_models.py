@@ -13,7 +13,7 @@ from transporters.trees import pytrees
 
 #: Axes that the model itself fixes, by label, and words of the model's own error that say so.
 FIXED_BY_MODEL = {
-    "whisper": {"frames": "expects the mel input features"},
+    "whisper": {"frames": "expects the mel input features", "mel_bins": "channels"},
     "vit": {"height": "doesn't match model", "width": "doesn't match model"},
     "clip": {"height": "doesn't match model", "width": "doesn't match model"},
 }

@@ -249,9 +249,7 @@ MAKERS: dict[str, Callable[[Any, int], Any]] = {
 
 
 def output(cls: type, x: torch.Tensor) -> Any:
-    """An output with a tensor or a tuple of tensors in most fields, and nothing in the others, as models leave them."""
-    values: dict[str, Any] = {}
-    for place, field in enumerate(dataclasses.fields(cls)):
-        if place % 4 != 3:
-            values[field.name] = x + place if place % 3 != 1 else (x + place, None, x * place)[:: place % 2 + 1]
-    return cls(**values)
+    """An output with a tensor in its first field, a tuple of tensors in one other, and nothing in the rest."""
+    names = [field.name for field in dataclasses.fields(cls)]
+    values: dict[str, Any] = {names[len(cls.__name__) % len(names)]: (x + 1, None, 2 * x)}
+    return cls(**{**values, names[0]: x})

@@ -141,18 +141,18 @@ def test_what_is_cached_does_not_show_in_the_structure() -> None:
 
 
 def test_a_copy_shares_nothing() -> None:
-    def copied(cls: type) -> None:
+    def own_copy(cls: type) -> None:
         pytrees.register(cls)
         made = instance(cls, 3)
         before = [id(leaf) for leaf in containers.flatten(made)[0]]
-        twin = pytrees.map_named(lambda _, leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, made)
+        twin = copied(made)
         for leaf in containers.flatten(twin)[0]:
             if isinstance(leaf, torch.Tensor):
                 leaf.zero_()
         assert [id(leaf) for leaf in containers.flatten(made)[0]] == before
         assert differences(made, instance(cls, 3)) == []
 
-    assert failures(copied, classes()) == {}
+    assert failures(own_copy, classes()) == {}
 
 
 class Through(torch.nn.Module):
@@ -175,14 +175,14 @@ def saved_and_loaded(tree: Any, folder: Path, shapes: Any = None) -> Any:
 
 
 def test_each_goes_into_a_program_and_comes_out_of_it(tmp_path: Path) -> None:
-    """Traced with a sequence of 5, run after saving and loading with a sequence of 7."""
+    """Traced with a sequence of 6, run after saving and loading with a sequence of 7."""
 
     def any_size(_: str, leaf: Any) -> Any:
         return dict.fromkeys(range(leaf.ndim), Dim.AUTO) if isinstance(leaf, torch.Tensor) else Dim.AUTO
 
     def through(cls: type) -> None:
         pytrees.register(cls)
-        traced = instance(cls, 5)
+        traced = copied(instance(cls, 6))  # as an exporter does; torch cannot load a program that took a strided view
         spec = pytrees.spec_tree({"tree": traced, "x": torch.ones(3)}, any_size)
         module = saved_and_loaded(traced, tmp_path, spec)
         given = instance(cls, 7)
@@ -224,12 +224,12 @@ def test_each_output_is_found_again_by_its_name() -> None:
         pytrees.register_found(cls)
 
 
-@pytest.mark.parametrize("part", range(6))
+@pytest.mark.parametrize("part", range(3))
 def test_each_output_goes_into_a_program_and_comes_out_of_it(part: int, tmp_path: Path) -> None:
     """Together in a few programs: a program per class would take minutes."""
     everything = outputs(torch.rand(2, 3))
-    tree = list(chunks(everything, len(everything) // 6 + 1))[part]
-    module = saved_and_loaded(tree, tmp_path)
+    tree = list(chunks(everything, len(everything) // 3 + 1))[part]
+    module = saved_and_loaded(copied(tree), tmp_path)  # or the shared tensor would become one input
     others = {name: output(type(made), torch.rand(2, 3)) for name, made in tree.items()}
     result = module(tree=others, x=torch.zeros(3))
     assert differences(others, result["tree"]) == []

@@ -6,6 +6,8 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping
+from functools import cache
+from types import CodeType
 
 from ..inputs import axes
 from .shapes import ShapeContract
@@ -23,16 +25,23 @@ _LARGEST = 512
 Sizes = dict[tuple[str, int], int]
 
 
-def sizes_in(guard: str) -> list[tuple[str, int]] | None:
+@cache
+def sizes_in(guard: str) -> tuple[tuple[str, int], ...] | None:
     """(leaf, axis) of every size in a guard such as ``4*L['input_ids'].size()[1] != 4``; None for other guards."""
-    found = sorted({(_name(keys), int(axis)) for keys, axis in _SIZE.findall(guard)})
+    found = tuple(sorted({(_name(keys), int(axis)) for keys, axis in _SIZE.findall(guard)}))
     return found if found and "[" not in _SIZE.sub("", guard) else None
 
 
 def holds(guard: str, sizes: Sizes) -> bool:
     """Whether a guard admits the given sizes. The guard is torch's own text, and sees only numbers, max and min."""
-    expression = _SIZE.sub(lambda match: str(sizes[_name(match[1]), int(match[2])]), guard)
-    return bool(eval(expression, {"__builtins__": {}, "max": max, "min": min}))
+    names = {f"s{i}": sizes[size] for i, size in enumerate(sizes_in(guard) or ())}
+    return bool(eval(_code(guard), {"__builtins__": {}, "max": max, "min": min, **names}))
+
+
+@cache
+def _code(guard: str) -> CodeType:
+    order = {size: f"s{i}" for i, size in enumerate(sizes_in(guard) or ())}
+    return compile(_SIZE.sub(lambda match: order[_name(match[1]), int(match[2])], guard), "<guard>", "eval")
 
 
 def forbids_only_small_sizes(guard: str) -> bool:
@@ -99,7 +108,7 @@ def restrictions(guards: list[str], contract: ShapeContract, labels: axes.Labels
     draw = random.Random(0)
     found = []
     for guard in guards:
-        sizes = sizes_in(guard) or []
+        sizes = sizes_in(guard) or ()
         for _ in range(_DRAWS if sizes else 0):
             drawn = {label: draw.randint(*span) for label, span in bounds.items()}
             if not holds(guard, {(name, axis): drawn[labels[name][axis]] for name, axis in sizes}):

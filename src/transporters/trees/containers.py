@@ -39,7 +39,7 @@ _DERIVED = {"_sliding_window_tensor": "sliding_window"}
 #: Attributes that hold no state of their own and cannot be written down.
 _DROPPED = frozenset({"prefetch_stream"})
 
-_SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "deque": deque, "size": torch.Size}
+_SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "size": torch.Size}
 _SCALARS = (type(None), bool, int, float, str)
 
 
@@ -145,6 +145,9 @@ def _flatten_compound(value: Any, walk: Walk, name: str) -> Any:
     for kind, sequence in _SEQUENCES.items():
         if type(value) is sequence:
             return {kind: [_flatten_to_context(item, walk, _join(name, i)) for i, item in enumerate(value)]}
+    if type(value) is deque:
+        items = [_flatten_to_context(item, walk, _join(name, i)) for i, item in enumerate(value)]
+        return {"deque": items, "maxlen": value.maxlen}
     if isinstance(value, dict):
         items = [
             [_flatten_to_context(key, walk, ""), _flatten_to_context(item, walk, _join(name, key))]
@@ -152,7 +155,10 @@ def _flatten_compound(value: Any, walk: Walk, name: str) -> Any:
         ]
         if type(value) is dict:
             return {"dict": items}
-        extra = {} if type(value) in (OrderedDict, defaultdict) or _is_model_output(value) else vars(value)
+        if isinstance(value, defaultdict):
+            extra = {"default_factory": value.default_factory}
+        else:
+            extra = {} if type(value) is OrderedDict or _is_model_output(value) else vars(value)
         return {"mapping": type_name(type(value)), "items": items, "attributes": _attributes(extra, walk, name)}
     if _is_config(value):
         return {"config": type_name(type(value)), "values": json.loads(value.to_json_string(use_diff=False))}
@@ -192,6 +198,8 @@ def _unflatten_from_context(context: Any, leaves: list[Any]) -> Any:
         return find_type(body)[context["name"]]  # type: ignore[index]
     if kind in _SEQUENCES:
         return _SEQUENCES[kind](_unflatten_from_context(item, leaves) for item in body)
+    if kind == "deque":
+        return deque((_unflatten_from_context(item, leaves) for item in body), context["maxlen"])
     if kind == "dict":
         return dict(_pairs(body, leaves))
     if kind == "config":
@@ -207,8 +215,8 @@ def _build_mapping(cls: Any, context: dict[str, Any], leaves: list[Any]) -> Any:
         return cls(**items)
     built = cls.__new__(cls)
     built.update(items)
-    if hasattr(built, "__dict__"):
-        vars(built).update(_pairs(context["attributes"], leaves))
+    for key, item in _pairs(context["attributes"], leaves):
+        setattr(built, key, item)
     return built
 
 

@@ -31,7 +31,7 @@ class _CastsItsLayer(torch.nn.Module):
     "dynamo",
     "torch.nn.Module.to",
     why="casting a module swaps its parameters in place, which the fake parameters of a trace do not allow",
-    issue="unreported",
+    issue="https://github.com/pytorch/pytorch/issues/153056",
     needed="torch>=2.13",
     repro=Repro(_CastsItsLayer(), lambda: (torch.rand(2, 3),)),
 )

@@ -25,7 +25,7 @@ def _cut_what_may_be_whole(x: torch.Tensor) -> torch.Tensor:
     why="whether a slice is contiguous depends on the sizes, and the answer for the sample becomes a guard: the "
     "program "
     "then takes either sizes that need a copy or sizes that need none",
-    issue="unreported",
+    issue="https://github.com/pytorch/pytorch/issues/165032",
     needed="torch>=2.13",
     repro=Repro(_cut_what_may_be_whole, lambda: (torch.rand(3, 6),), dynamic=True),
 )

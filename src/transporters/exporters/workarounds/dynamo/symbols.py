@@ -20,7 +20,7 @@ from ...registry import Repro, register_fx_node_fix
     why="a size that is rounded (an expert's capacity as a fraction of the tokens) leaves math.ceil in the graph, "
     "which "
     "torch.export.save refuses",
-    issue="unreported",
+    issue="https://github.com/pytorch/pytorch/issues/115209",
     needed="torch>=2.13,<2.14",
     repro=Repro(lambda x: x[: math.ceil(0.6 * x.shape[0])] + 1, lambda: (torch.rand(7, 3),), dynamic=True),
 )

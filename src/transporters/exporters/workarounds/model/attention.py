@@ -118,7 +118,7 @@ _PACKED = Repro(_PackedAttention, lambda: (torch.rand(2, 5, 16),), dynamic=True,
     "transformers.models.*.modeling_*.*VisionAttention.forward",
     "transformers.models.*.modeling_*.VisionAttention.forward",
     why="packed images are split by lengths read from a tensor, and each piece is attended to in a Python loop",
-    issue="https://github.com/huggingface/transformers/issues/37391",
+    issue="https://github.com/huggingface/transformers/pull/48418",
     needed="transformers>=5.24",
     repro=_PACKED,
 )
@@ -147,7 +147,7 @@ def _patch_split_attention(original: Callable[..., Any]) -> Callable[..., Any]:
     "model",
     "transformers.modeling_utils.AttentionInterface.get_interface",
     why="the loop over packed images passes no mask, so attention over all of them at once needs one",
-    issue="https://github.com/huggingface/transformers/issues/37391",
+    issue="https://github.com/huggingface/transformers/pull/48418",
     needed="transformers>=5.24",
     repro=_PACKED,
 )
@@ -176,7 +176,7 @@ def _patch_attention_interface(original: Callable[..., Any]) -> Callable[..., An
     "transformers.models.*.modeling_*.*Model.get_image_features",
     "transformers.models.*.modeling_*.*Model.get_video_features",
     why="pooled features are split into one tensor per image by sizes read from the grid, which fixes their number",
-    issue="https://github.com/huggingface/transformers/issues/37391",
+    issue="https://github.com/huggingface/transformers/pull/48418",
     needed="transformers>=5.24",
     repro=Repro(_SplitFeatures, lambda: (torch.rand(2, 16, 6),), dynamic=True, builds=True),
 )

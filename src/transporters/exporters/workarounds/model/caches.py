@@ -76,7 +76,7 @@ def _patch_sliding_window_update(original: Callable[..., Any]) -> Callable[..., 
     "transformers.cache_utils.DynamicSlidingWindowLayer.get_mask_sizes",
     why="whether the window is full is asked in Python, so that the program takes only the cached length it was traced "
     "with, or only lengths below the window",
-    issue="unreported",
+    issue="https://github.com/huggingface/transformers/issues/44609",
     needed="transformers>=5.24",
     repro=Repro(_visible_after_a_prompt, lambda: (torch.rand(2, 2, 7, 4), torch.rand(2, 2, 5, 4)), dynamic=True),
 )

@@ -82,7 +82,7 @@ def _scan() -> Callable[..., Any]:
     "transformers.models.*.modeling_*.mamba_selective_scan",
     why="the selective scan runs a Python loop over the sequence, which freezes its length and unrolls into one step "
     "per token",
-    issue="https://github.com/huggingface/transformers/issues/33703",
+    issue="https://github.com/huggingface/transformers/issues/33839",
     needed="transformers>=5.24",
     repro=Repro(_scan, lambda: (torch.rand(2, 7, 2),), dynamic=True, builds=True),
 )

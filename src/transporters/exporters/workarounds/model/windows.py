@@ -67,7 +67,7 @@ _SHIFTED = Repro(_ShiftedLayer, lambda: (torch.rand(2, 8, 12, 8),), dynamic=True
     why="images are padded to a multiple of the patch or window only under an `if`, so that a program takes either "
     "sizes "
     "that need padding or sizes that need none",
-    issue="unreported",
+    issue="https://github.com/pytorch/pytorch/issues/136216",
     needed="transformers>=5.24",
     repro=_SHIFTED,
 )
