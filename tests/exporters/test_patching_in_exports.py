@@ -201,6 +201,31 @@ def test_a_second_thread_waits_until_the_first_ones_patches_are_gone() -> None:
     assert order == [("first", "first"), ("second", "second")]
 
 
+# ── Reach ──
+
+
+@pytest.mark.model
+def test_a_patch_of_the_exported_models_own_forward_is_in_force() -> None:
+    """The flat signature stands on the model before the patches do, and must not hide them."""
+    model = build("gpt2")
+    sample = sample_inputs(model, batch=2, length=5)
+    plain = DynamoExporter().export(model, sample)
+
+    def _patch_forward(original: Any) -> Any:
+        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+            outputs = original(self, *args, **kwargs)
+            outputs.logits = outputs.logits * 2
+            return outputs
+
+        return forward
+
+    path = f"{type(model).__module__}.{type(model).__name__}.forward"
+    with registered("dynamo", path, factory=_patch_forward) as workaround_id:
+        exported = DynamoExporter().export(model, sample)
+    assert exported.run.fired[workaround_id] >= 1
+    torch.testing.assert_close(exported(**sample).logits, 2 * plain(**sample).logits)
+
+
 # ── Nesting ──
 
 

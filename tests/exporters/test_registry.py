@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from patch_targets import marked, registered
 
 from transporters.errors import RegistryError, UsageError
@@ -169,6 +170,32 @@ def test_each_can_be_switched_off_by_its_id() -> None:
         assert name not in [w.id for w in registry.active("dynamo", "patch", (name,))]
         other = next(w.id for w in registry.active("dynamo", "patch") if w.id != name)
         assert name in [w.id for w in registry.active("dynamo", "patch", (other,))]
+
+
+def doubled(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    return 2 * (first + second)
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return doubled(first, second)
+
+
+@pytest.mark.parametrize(
+    ("function", "builds"),
+    [(doubled, False), (Doubled(), False), (Doubled, True), (lambda: doubled, True)],
+    ids=["function", "module", "class", "builder"],
+)
+def test_a_reproducer_makes_what_an_exporter_takes(function: Any, builds: bool) -> None:
+    one = torch.ones(1)
+    repro = Repro(function, lambda: (one, 2 * one), builds=builds)
+    module = repro.module()
+    assert isinstance(module, torch.nn.Module)
+    assert not module.training
+    assert list(repro.arguments(module)) == ["first", "second"]
+    assert module(**repro.arguments(module)).item() == 6
+    by_name = Repro(function, lambda: {"second": one, "first": one}, builds=builds)
+    assert by_name.arguments(module) == {"second": one, "first": one}
 
 
 def test_the_facade_is_the_registry() -> None:

@@ -29,7 +29,8 @@ def _visible_after_a_prompt(keys: torch.Tensor, query: torch.Tensor) -> torch.Te
     layer = DynamicSlidingWindowLayer(4)
     layer.update(keys, keys)
     length, offset = layer.get_mask_sizes(query.shape[2])
-    return torch.arange(length) + offset
+    positions: torch.Tensor = torch.arange(length) + offset
+    return positions
 
 
 def _last_of_a_convolution(states: torch.Tensor) -> torch.Tensor:
