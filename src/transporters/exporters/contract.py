@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,14 @@ from .dynamic_shapes import ShapeRequest, shapes
 from .prepare import Prepared
 from .shapes import Axis, ShapeContract
 
-Probe = Callable[[str, int], tuple[str, str, str]]
+
+@dataclass(frozen=True)
+class _Found:
+    """What decides about an axis: a cause of `Axis`, the sentence that goes with it, and the line of code."""
+
+    cause: str
+    reason: str = ""
+    source: str = ""
 
 
 def build(program: ExportedProgram, prepared: Prepared, traced_with: Any, wanted: ShapeRequest) -> ShapeContract:
@@ -37,43 +44,31 @@ def build(program: ExportedProgram, prepared: Prepared, traced_with: Any, wanted
         wanted: What was asked for.
     """
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    leaves = pytrees.named_leaves(traced_with)
     sample = dict(pytrees.named_leaves(prepared.inputs))
-    probes: dict[str, tuple[str, str, str]] = {}
-    traced_shapes = shapes(traced_with)
+    probes = _Probes(program, prepared, shapes(traced_with))
     rows: list[Axis] = []
-    for (name, leaf), node_name in zip(leaves, program.graph_signature.user_inputs):
+    for (name, leaf), node_name in zip(pytrees.named_leaves(traced_with), program.graph_signature.user_inputs):
         if not isinstance(leaf, torch.Tensor):
             continue
         traced = placeholders[str(node_name)].meta["val"]
-        labels = prepared.labels.get(name, ())
-        for axis, (label, size) in enumerate(zip(labels, traced.shape)):
+        for axis, (label, size) in enumerate(zip(prepared.labels.get(name, ()), traced.shape)):
             at = int(sample[name].shape[axis])
             if isinstance(size, torch.SymInt) and not str(size).isdigit():
-                row = _dynamic(program, name, axis, label, at, size, wanted)
-                rows.append(_narrowed(row, program, prepared, traced_shapes, probes))
+                rows.append(probes.narrowed(_dynamic(program, name, axis, label, at, size, wanted)))
                 continue
-            cause = _requested(wanted, name, axis, label)
-            if cause is None:
-                if label not in probes:
-                    probes[label] = _probe(prepared, label, int(leaf.shape[axis]))
-                cause = probes[label]
-                if cause[0] == "guard":
-                    cause = ("guard", *_guard(program, node_name, axis, int(leaf.shape[axis])))
-            rows.append(Axis(name, axis, label, at, False, cause=cause[0], reason=cause[1], source=cause[2]))
+            found = _requested(wanted, name, axis, label) or probes.frozen(label, int(leaf.shape[axis]))
+            if found.cause == "guard":
+                found = _guard(program, node_name, axis, int(leaf.shape[axis]))
+            rows.append(Axis(name, axis, label, at, False, cause=found.cause, reason=found.reason, source=found.source))
     return ShapeContract(tuple(_one_size(row, rows) for row in rows))
 
 
 def _one_size(row: Axis, rows: list[Axis]) -> Axis:
     """A fixed label that one input froze is fixed in every input: the trace need not have compared them."""
-    if row.label not in FIXED or not row.dynamic:
-        return row
     held = next((other for other in rows if other.label == row.label and not other.dynamic), None)
-    return (
-        replace(row, dynamic=False, symbol="", minimum=None, maximum=None, cause=held.cause, reason=held.reason)
-        if held
-        else row
-    )
+    if row.label not in FIXED or not row.dynamic or held is None:
+        return row
+    return replace(row, dynamic=False, symbol="", minimum=None, maximum=None, cause=held.cause, reason=held.reason)
 
 
 def check(contract: ShapeContract, wanted: ShapeRequest, config: DynamoConfig) -> None:
@@ -96,11 +91,11 @@ def check(contract: ShapeContract, wanted: ShapeRequest, config: DynamoConfig) -
         )
 
 
-def _requested(wanted: ShapeRequest, name: str, axis: int, label: str) -> tuple[str, str, str] | None:
+def _requested(wanted: ShapeRequest, name: str, axis: int, label: str) -> _Found | None:
     if not wanted.is_dynamic(name, axis):
-        return ("requested", "a static axis was asked for", "")
+        return _Found("requested", "a static axis was asked for")
     if label in FIXED:
-        return ("config", f"the model's configuration sets {label}", "")
+        return _Found("config", f"the model's configuration sets {label}")
     return None
 
 
@@ -116,50 +111,59 @@ def _dynamic(
     return Axis(name, axis, label, at, True, symbol=str(size), minimum=minimum, maximum=maximum)
 
 
-def _narrowed(
-    row: Axis,
-    program: ExportedProgram,
-    prepared: Prepared,
-    traced_shapes: dict[str, tuple[int, ...]],
-    probes: dict[str, tuple[str, str, str]],
-) -> Axis:
-    """The row with the smallest size that the program's guards admit, and why it is that."""
-    if row.label in PER_ROW:
-        return row
-    if row.label in FIXED:
-        held = (program._guards_code, prepared.labels, traced_shapes, row.label)
-        free = guards.admits(*held, row.size + 1) or guards.admits(*held, 2 * row.size)
-        why = f"the model's configuration sets {row.label}"
-        return row if free else replace(row, dynamic=False, symbol="", minimum=None, cause="config", reason=why)
-    key = f"{row.label} minimum"
-    if key not in probes:
-        least = max(row.minimum or 1, guards.smallest(program._guards_code, prepared.labels, traced_shapes, row.label))
-        probes[key] = (str(least), "", "")
-        if least > 1:
-            try:
-                prepared.eager(prepared.resized({row.label: least - 1}))
-            except Exception as error:  # noqa: BLE001  the error is the answer: it is what the report quotes
-                probes[key] = (str(least), f"smaller: {_one_line(error)}", _model_line(error))
-            else:
-                probes[key] = (str(least), "smaller: the model takes it, a guard of the trace does not", "")
-    least_text, reason, source = probes[key]
-    return replace(row, minimum=int(least_text), reason=reason, source=source)
+class _Probes:
+    """Runs eager at other sizes, once per label, to tell what the model fixes from what the trace fixed."""
 
+    def __init__(self, program: ExportedProgram, prepared: Prepared, traced_shapes: dict[str, tuple[int, ...]]) -> None:
+        self._prepared = prepared
+        self._admitted = (program._guards_code, prepared.labels, traced_shapes)
+        self._frozen: dict[str, _Found] = {}
+        self._least: dict[str, tuple[int, _Found]] = {}
 
-def _probe(prepared: Prepared, label: str, size: int) -> tuple[str, str, str]:
-    """Whether eager takes other sizes of a label: ("model", its error, its line) or ("guard", "", "")."""
-    first: tuple[str, str, str] | None = None
-    for other in dict.fromkeys((size + 1, 2 * size, max(2, size // 2))):  # 1 would pass wherever sizes broadcast
+    def frozen(self, label: str, size: int) -> _Found:
+        """Why a label is static: "model" with eager's error, or "guard" when eager takes another size."""
+        if label not in self._frozen:
+            # Not 1, which would pass wherever sizes broadcast.
+            others = [other for other in (size + 1, 2 * size, max(2, size // 2)) if other != size]
+            refusals = takewhile(lambda refusal: refusal is not None, (self._refusal(label, other) for other in others))
+            found = list(refusals)
+            self._frozen[label] = found[0] if len(found) == len(others) and found[0] else _Found("guard")
+        return self._frozen[label]
+
+    def narrowed(self, row: Axis) -> Axis:
+        """A dynamic row with the smallest size that the program's guards admit, and why it is that."""
+        if row.label in PER_ROW:
+            return row
+        if row.label in FIXED:
+            sizes = (row.size + 1, 2 * row.size)
+            if any(guards.admits(*self._admitted, row.label, size) for size in sizes):
+                return row
+            reason = f"the model's configuration sets {row.label}"
+            return replace(row, dynamic=False, symbol="", minimum=None, cause="config", reason=reason)
+        if row.label not in self._least:
+            least = max(row.minimum or 1, guards.smallest(*self._admitted, row.label))
+            self._least[row.label] = (least, self._below(row.label, least))
+        least, found = self._least[row.label]
+        return replace(row, minimum=least, reason=found.reason, source=found.source)
+
+    def _below(self, label: str, least: int) -> _Found:
+        if least <= 1:
+            return _Found("")
+        refusal = self._refusal(label, least - 1)
+        if refusal is None:
+            return _Found("guard", "smaller: the model takes it, a guard of the trace does not")
+        return _Found("model", f"smaller: {refusal.reason}", refusal.source)
+
+    def _refusal(self, label: str, size: int) -> _Found | None:
+        """Eager's error at another size of a label, or None when it runs."""
         try:
-            prepared.eager(prepared.resized({label: other}))
+            self._prepared.eager(self._prepared.resized({label: size}))
         except Exception as error:  # noqa: BLE001  the error is the answer: it is what the report quotes
-            first = first or ("model", _one_line(error), _model_line(error))
-        else:
-            return ("guard", "", "")
-    return first or ("guard", "", "")
+            return _Found("model", _one_line(error), _model_line(error))
+        return None
 
 
-def _guard(program: ExportedProgram, node_name: Any, axis: int, size: int) -> tuple[str, str]:
+def _guard(program: ExportedProgram, node_name: Any, axis: int, size: int) -> _Found:
     """The expression that froze an axis, and the line that asked for it, from the trace's own records.
 
     The axis itself may have frozen only because it was found equal to another one that froze first, so among all
@@ -176,7 +180,7 @@ def _guard(program: ExportedProgram, node_name: Any, axis: int, size: int) -> tu
             origin = str(env.var_to_sources.get(symbol, "")) if env is not None else ""
             own = f"idx={axis})" in origin and f"'{node_name}'" in origin
             frames.append(("/torch/" not in frame.filename, own, _place(frame)))
-    return (f"a guard of the trace holds it at {size}", max(frames)[2] if frames else "")
+    return _Found("guard", f"a guard of the trace holds it at {size}", max(frames)[2] if frames else "")
 
 
 def _place(frame: Any) -> str:

@@ -96,8 +96,9 @@ def _trace(prepared: Prepared, config: DynamoConfig, run: ExportRun) -> Traced:
     wanted = dynamic_shapes.request(prepared, config)
     inputs = dynamic_shapes.enlarge(prepared, wanted, run)
     program = _export(prepared.model, inputs, wanted)
+    standing = _standing_guards(program)
     for larger in dynamic_shapes.doubled(prepared, wanted):
-        if not guards.violated(_standing_guards(program), dynamic_shapes.shapes(larger)):
+        if not guards.violated(standing, dynamic_shapes.shapes(larger)):
             break
         if not prepared.eager_takes(larger):
             continue

@@ -8,6 +8,7 @@ cannot say about a family of models is said in a few lines with :func:`register_
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -94,7 +95,7 @@ def sample_inputs(
     """
     if batch < 1 or (length is not None and length < 1):
         raise InputError(f"A sample needs at least one row and one token (batch={batch}, length={length}).")
-    from . import families  # noqa: F401  (registers the families' recipes)
+    importlib.import_module(f"{__package__}.families")  # registers the families' recipes
 
     request = SampleRequest(model, tokenizer, processor, batch, seed, length)
     recipe = _RECIPES.get(request.class_name) or _RECIPES.get(getattr(request.config, "model_type", ""))

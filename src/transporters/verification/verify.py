@@ -172,7 +172,7 @@ class _RowCut:
         return cut
 
     def comparable(self, outputs: Any) -> dict[str, Any]:
-        """Outputs with one row per row of the batch, by name with ``.`` replaced, so that they are plain dict keys."""
+        """Outputs that have one row per row of the batch, by name."""
         named = ((name or "output", leaf) for name, leaf in pytrees.named_leaves(outputs))
         return {name: leaf for name, leaf in named if isinstance(leaf, torch.Tensor) and name in self.batch}
 
