@@ -21,7 +21,6 @@ FIXED_BY_MODEL = {
 NEEDED = {
     "nllb_moe": {"dynamo:_patch_module_cast", "model:_patch_nllb_moe_experts", "dynamo:_fix_size_rounding"},
     "mamba": {"model:_patch_selective_scan", "model:_patch_conv_state_update"},
-    "gemma3": {"model:_patch_sliding_window_update"},
     "swin": {"model:_patch_padding", "model:_patch_window_shift", "dynamo:_patch_contiguous"},
     "qwen2_vl": {"model:_patch_split_attention", "model:_patch_attention_interface", "model:_patch_feature_split"},
 }

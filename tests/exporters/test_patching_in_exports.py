@@ -101,6 +101,7 @@ def test_an_error_in_any_stage_leaves_everything_as_it_was(stage: str, monkeypat
     assert all(torch.equal(weights[name], tensor) for name, tensor in tensors(model).items())
 
 
+@pytest.mark.filterwarnings("ignore:The tensor attribute self.model.layers.0.left_over")
 def test_an_error_in_the_models_own_code_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("llama")
     sample = sample_inputs(model, batch=1, length=4)

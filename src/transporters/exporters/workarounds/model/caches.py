@@ -12,16 +12,6 @@ import torch.nn.functional as F
 from ...registry import Repro, register_patch
 
 
-def _last_of_a_prompt(keys: torch.Tensor) -> torch.Tensor:
-    """The fault, for the reproducer: what a layer with a window of 4 keeps of a prompt."""
-    from transformers.cache_utils import DynamicSlidingWindowLayer
-
-    layer = DynamicSlidingWindowLayer(4)
-    layer.update(keys, keys)
-    kept: torch.Tensor = layer.keys
-    return kept
-
-
 def _visible_after_a_prompt(keys: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     """The fault, for the reproducer: the positions that a layer with a window of 4 shows to a query."""
     from transformers.cache_utils import DynamicSlidingWindowLayer
@@ -41,35 +31,6 @@ def _last_of_a_convolution(states: torch.Tensor) -> torch.Tensor:
     layer.update_conv_state(states, conv_kernel_size=4)
     kept: torch.Tensor = layer.conv_states[0]
     return kept
-
-
-@register_patch(
-    "model",
-    "transformers.cache_utils.DynamicSlidingWindowLayer.update",
-    why="keeping the last window - 1 entries is written as a negative slice, whose size is constant for the traced "
-    "length, so that the program refuses prompts shorter than the window",
-    issue="unreported",
-    needed="transformers>=5.24",
-    repro=Repro(_last_of_a_prompt, lambda: (torch.rand(2, 2, 7, 4),), dynamic=True),
-)
-def _patch_sliding_window_update(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Start the slice at max(0, length - (window - 1)), which holds for every length."""
-
-    def update(self: Any, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if self.record_past:
-            return NotImplemented
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        fresh = self.keys.dim() == 1  # an empty layer holds a tensor without axes
-        keys = key_states if fresh else torch.cat([self.keys, key_states], dim=-2)
-        values = value_states if fresh else torch.cat([self.values, value_states], dim=-2)
-        self.cumulative_length += key_states.shape[-2]
-        start = torch.sym_max(keys.shape[-2] - (self.sliding_window - 1), 0)  # type: ignore[no-untyped-call]
-        self.keys = keys[:, :, start:, :]
-        self.values = values[:, :, start:, :]
-        return keys, values
-
-    return update
 
 
 @register_patch(
