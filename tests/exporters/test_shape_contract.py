@@ -173,6 +173,23 @@ def test_wrong_overrides_are_named(shapes, words):
         DynamoExporter().export(model, sample_inputs(model), {"dynamic_shapes": shapes})
 
 
+def test_an_allowance_that_fits_no_axis_is_refused():
+    with pytest.raises(ConfigError, match="'sequense', which is no axis") as caught:
+        DynamoExporter().export(Flat().eval(), {"x": torch.rand(2, 4)}, {"allow_static": ["sequense"]})
+    assert "x.1" in caught.value.advice
+
+
+@pytest.mark.model
+def test_the_length_of_a_position_table_is_the_maximum():
+    model = build("bert")
+    exported = DynamoExporter().export(model, sample_inputs(model))
+    longest = model.config.max_position_embeddings
+    assert axis(exported, "input_ids", 1).maximum == longest
+    assert exported(**sample_inputs(model, length=longest)).last_hidden_state.shape[1] == longest
+    with pytest.raises(RunError):
+        exported(**sample_inputs(model, length=longest - 1) | sample_inputs(model, length=longest + 1))
+
+
 @pytest.mark.model
 def test_a_guard_that_narrows_is_reported():
     """A cut below eight columns is another program; the trace takes one side, and says which."""

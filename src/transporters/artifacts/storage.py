@@ -98,6 +98,7 @@ def _prefix(target: Path) -> str:
 def _flush(folder: Path) -> None:
     for path in folder.rglob("*"):
         if path.is_file():
+            path.chmod(0o644)  # safetensors writes for its user alone
             _sync(path)
     _sync(folder)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import traceback
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from ..errors import FrozenAxisError
+from ..errors import ConfigError, FrozenAxisError
 from ..inputs.axes import FIXED, PER_ROW
 from ..trees import pytrees
 from . import guards
@@ -76,7 +77,16 @@ def check(contract: ShapeContract, wanted: ShapeRequest, config: DynamoConfig) -
 
     Raises:
         FrozenAxisError: Naming the axis, the guard and its line, and how to allow it.
+        ConfigError: When ``allow_static`` names no axis of the program.
     """
+    names = {name for axis in contract.axes for name in (axis.label, axis.input, f"{axis.input}.{axis.index}")}
+    for name in config.allow_static:
+        if name not in names:
+            near = difflib.get_close_matches(name, sorted(names), n=1)
+            raise ConfigError(
+                f"allow_static names {name!r}, which is no axis of the program",
+                advice=f"did you mean {near[0]!r}?" if near else f"its axes are: {', '.join(sorted(names))}",
+            )
     for axis in contract.axes:
         explicit = (axis.input, axis.index) in wanted.explicit and wanted.is_dynamic(axis.input, axis.index)
         allowed = {axis.label, axis.input, f"{axis.input}.{axis.index}"} & set(config.allow_static)
@@ -118,7 +128,7 @@ class _Probes:
         self._prepared = prepared
         self._admitted = (program._guards_code, prepared.labels, traced_shapes)
         self._frozen: dict[str, _Found] = {}
-        self._least: dict[str, tuple[int, _Found]] = {}
+        self._bounds: dict[str, tuple[int, int | None, _Found]] = {}
 
     def frozen(self, label: str, size: int) -> _Found:
         """Why a label is static: "model" with eager's error, or "guard" when eager takes another size."""
@@ -131,7 +141,7 @@ class _Probes:
         return self._frozen[label]
 
     def narrowed(self, row: Axis) -> Axis:
-        """A dynamic row with the smallest size that the program's guards admit, and why it is that."""
+        """A dynamic row with the sizes that the program's guards admit, and why it begins where it does."""
         if row.label in PER_ROW:
             return row
         if row.label in FIXED:
@@ -140,11 +150,13 @@ class _Probes:
                 return row
             reason = f"the model's configuration sets {row.label}"
             return replace(row, dynamic=False, symbol="", minimum=None, cause="config", reason=reason)
-        if row.label not in self._least:
+        if row.label not in self._bounds:
             least = max(row.minimum or 1, guards.smallest(*self._admitted, row.label))
-            self._least[row.label] = (least, self._below(row.label, least))
-        least, found = self._least[row.label]
-        return replace(row, minimum=least, reason=found.reason, source=found.source)
+            most = guards.largest(*self._admitted, row.label, max(least, row.size))
+            self._bounds[row.label] = (least, most, self._below(row.label, least))
+        least, most, found = self._bounds[row.label]
+        maximum = min((bound for bound in (most, row.maximum) if bound is not None), default=None)
+        return replace(row, minimum=least, maximum=maximum, reason=found.reason, source=found.source)
 
     def _below(self, label: str, least: int) -> _Found:
         if least <= 1:

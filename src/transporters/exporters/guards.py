@@ -21,6 +21,7 @@ _NOT_ZERO_OR_ONE = (
 )
 _DRAWS = 200
 _LARGEST = 512
+_UNBOUNDED = 1 << 20
 
 Sizes = dict[tuple[str, int], int]
 
@@ -35,7 +36,10 @@ def sizes_in(guard: str) -> tuple[tuple[str, int], ...] | None:
 def holds(guard: str, sizes: Sizes) -> bool:
     """Whether a guard admits the given sizes. The guard is torch's own text, and sees only numbers, max and min."""
     names = {f"s{i}": sizes[size] for i, size in enumerate(sizes_in(guard) or ())}
-    return bool(eval(_code(guard), {"__builtins__": {}, "max": max, "min": min, **names}))
+    try:
+        return bool(eval(_code(guard), {"__builtins__": {}, "max": max, "min": min, **names}))
+    except ZeroDivisionError:  # a size of nothing, which no guard admits
+        return False
 
 
 @cache
@@ -89,6 +93,21 @@ def smallest(guards: list[str], labels: axes.Labels, shapes: Mapping[str, tuple[
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if admits(guards, labels, shapes, label, middle) else (middle + 1, high)
+    return low
+
+
+def largest(
+    guards: list[str], labels: axes.Labels, shapes: Mapping[str, tuple[int, ...]], label: str, start: int
+) -> int | None:
+    """The largest size of a label that the guards admit, up from ``start``; None when 2 ** 20 is admitted still."""
+    low, high = start, max(2 * start, 2)
+    while admits(guards, labels, shapes, label, high):
+        if high >= _UNBOUNDED:
+            return None
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if admits(guards, labels, shapes, label, middle) else (low, middle)
     return low
 
 
