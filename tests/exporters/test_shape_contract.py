@@ -73,10 +73,8 @@ def test_an_axis_that_the_model_fixes_is_reported_with_its_error():
 
 
 def test_an_axis_that_the_model_fixes_cannot_be_asked_for_by_name():
-    with pytest.raises((FrozenAxisError, Exception)) as caught:
+    with pytest.raises(FrozenAxisError, match=r"axis 1 \(x\.1\) of x"):
         DynamoExporter().export(Flat().eval(), {"x": torch.rand(2, 4)}, {"dynamic_shapes": {"x": {1: "auto"}}})
-    assert isinstance(caught.value, FrozenAxisError)
-    assert "axis 1" in str(caught.value)
 
 
 @pytest.mark.model

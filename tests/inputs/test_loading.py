@@ -355,7 +355,7 @@ def test_gguf_needs_its_packages(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 def packaged(name: str) -> Path:
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
-        pytest.skip(f"the package {name} is not installed")
+        pytest.fail(f"the package {name} is not installed; `make venv` installs it")
     return Path(spec.origin).parent
 
 
