@@ -204,6 +204,7 @@ def test_a_guard_that_narrows_is_reported():
     row = axis(exported, "x", 1)
     assert (row.dynamic, row.minimum) == (True, 8)
     assert "the model takes it, a guard of the trace does not" in row.reason
+    assert any(f.level == "warning" and "takes sizes from 8 up" in f.message for f in exported.run.findings)
     report = exported.verify()
     assert report.verified
     with pytest.raises(RunError):

@@ -22,6 +22,9 @@ from .dynamic_shapes import ShapeRequest, shapes
 from .prepare import Prepared
 from .shapes import Axis, ShapeContract
 
+#: What ends the reason of an axis whose smallest size is the trace's doing and not the model's.
+NARROWED = "the model takes it, a guard of the trace does not"
+
 
 @dataclass(frozen=True)
 class _Found:
@@ -163,7 +166,7 @@ class _Probes:
             return _Found("")
         refusal = self._refusal(label, least - 1)
         if refusal is None:
-            return _Found("guard", "smaller: the model takes it, a guard of the trace does not")
+            return _Found("guard", f"smaller: {NARROWED}")
         return _Found("model", f"smaller: {refusal.reason}", refusal.source)
 
     def _refusal(self, label: str, size: int) -> _Found | None:

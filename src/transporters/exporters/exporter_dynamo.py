@@ -145,6 +145,9 @@ def _clean_program(traced: Traced, prepared: Prepared, config: DynamoConfig, run
     fix_nodes("dynamo", traced.program.graph_module, run, run.skipped)
     shape_contract = contract.build(traced.program, prepared, traced.inputs, traced.wanted)
     contract.check(shape_contract, traced.wanted, config)
+    for axis in shape_contract.axes:
+        if axis.dynamic and axis.reason.endswith(contract.NARROWED):
+            run.note("warning", axis.label, f"the program takes sizes from {axis.minimum} up; {axis.reason}")
     note_graph_findings(traced.program, traced.inputs, run)
     for guard in guards.restrictions(traced.program._guards_code, shape_contract, prepared.labels):
         run.note("warning", "shapes", f"the program takes only sizes with {guard}")

@@ -12,8 +12,9 @@ the batch in reverse order, and with oneDNN's kernels switched off, so that sums
 measured on the sample, and again on a variation that would fail by the sample's. The factor
 64 covers a reordered sum over a few thousand terms, whose error grows with the square root of their number (Higham,
 Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2); 8 allows a runtime whose kernels differ more from
-eager's than eager's differ among themselves. Noise is capped at 1e-3: an output noisier than that has no value to
-compare, and is reported as a mismatch rather than waved through.
+eager's than eager's differ among themselves. Noise counts up to 1e-3 and no further, so an
+output noisier than that is not waved through; and a reversed batch that moves an output by more is no rounding (packed
+rows change places) and does not count at all.
 
 Every element must be within the tolerance. Integer and boolean outputs must be equal, and so must the places of NaN
 and of either infinity.
