@@ -50,12 +50,35 @@ STAGES: dict[str, dict[str, tuple[tuple[str, ...], str]]] = {
             '`@register_fx_program_fix("dynamo")` and `@register_fx_node_fix("dynamo")`: '
             "[how to](extending.md#a-fix).",
         ),
-    }
+    },
+    "onnx": {
+        "Torch patches": (
+            ("patch",),
+            "In force while the model is traced, together with those of the exporter above. Extended with "
+            '`@register_patch("onnx", …)`: [how to](extending.md#a-patch).',
+        ),
+        "ONNX patches": ((), "Runs the node fixes of the next stage first; there is nothing else to extend."),
+        "FX node fixes": (
+            ("fx_node_fix",),
+            'Extended with `@register_fx_node_fix("onnx")`: [how to](extending.md#a-fix).',
+        ),
+        "ONNX translations": (
+            ("translation",),
+            "Extended with an `_aten_*` function in `_ONNX_TRANSLATION_TABLE`: "
+            "[how to](extending.md#an-onnx-translation).",
+        ),
+        "ONNX IR fixes": (
+            ("ir_fix",),
+            "Extended with a `_fix_ir_*` function in `_IR_FIXES`: [how to](extending.md#an-onnx-ir-fix).",
+        ),
+    },
 }
 KINDS = {
     "patch": "a patch: in force while an export runs, and undone afterwards",
     "fx_node_fix": "a fix of graph nodes",
     "fx_program_fix": "a fix of the whole program",
+    "translation": "a translation to ONNX in place of torch's own",
+    "ir_fix": "a fix of the finished ONNX graph",
 }
 BACKENDS = {
     "model": "In force in every exporter: the pattern would stop several of them.",
@@ -120,7 +143,8 @@ def _stages(exporter: type[Exporter]) -> Iterator[str]:
         kinds, extension = notes[name]
         yield f"## Stage {position}: {name}\n"
         yield f"{sentence(docs[name].replace('``', '`'))} {extension}\n"
-        acting = [f"- {_link(w)}: {w.doc.splitlines()[0]}" for kind in kinds for w in found if w.kind == kind]
+        own = [w for w in found if exporter.backend == "dynamo" or w.backend not in ("model", "dynamo")]
+        acting = [f"- {_link(w)}: {w.doc.splitlines()[0]}" for kind in kinds for w in own if w.kind == kind]
         if acting:
             yield "Workarounds that act here:\n\n" + "\n".join(acting) + "\n"
 

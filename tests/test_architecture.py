@@ -280,16 +280,17 @@ def test_the_stage_reference_lists_the_stages(exporter: type[Exporter]) -> None:
 
 @exporters
 def test_the_exporter_runs_its_stages_in_order(exporter: type[Exporter]) -> None:
-    """``run_stages`` opens ``self.stages[0]``, ``self.stages[1]``, … in the order in which they are written."""
+    """It opens its stages in the order in which they are written; under its own name, where a subclass has others."""
+    own = ("self.stages", f"{exporter.__name__}.stages")
     classes = [node for node in tree(MODULES[exporter.__module__]).body if isinstance(node, ast.ClassDef)]
     body = next(node for node in classes if node.name == exporter.__name__)
     opened = [
         node.slice.value
         for node in ast.walk(body)
         if isinstance(node, ast.Subscript)
-        and ast.unparse(node.value) == "self.stages"
+        and ast.unparse(node.value) in own
         and isinstance(node.slice, ast.Constant)
     ]
     assert sorted(opened) == list(range(len(exporter.stages)))
-    lines = re.findall(r"run\.stage\(self\.stages\[(\d+)\]\)", source(exporter))
+    lines = re.findall(rf"run\.stage\((?:{'|'.join(map(re.escape, own))})\[(\d+)\]\)", source(exporter))
     assert [int(place) for place in lines] == list(range(len(exporter.stages)))

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .artifacts.exported import ExportedModel
     from .exporters.auto import AutoExportConfig, AutoExporter, register_backend
-    from .exporters.configs import DynamoConfig
+    from .exporters.configs import DynamoConfig, OnnxConfig
     from .exporters.exporter_dynamo import DynamoExporter
+    from .exporters.exporter_onnx import OnnxExporter
 
 _WHERE = {
     "AutoExportConfig": "exporters.auto",
     "AutoExporter": "exporters.auto",
     "DynamoConfig": "exporters.configs",
     "DynamoExporter": "exporters.exporter_dynamo",
+    "OnnxConfig": "exporters.configs",
+    "OnnxExporter": "exporters.exporter_onnx",
     "ExportedModel": "artifacts.exported",
     "register_backend": "exporters.auto",
 }
@@ -26,6 +29,8 @@ __all__ = [
     "DynamoConfig",
     "DynamoExporter",
     "ExportedModel",
+    "OnnxConfig",
+    "OnnxExporter",
     "register_backend",
 ]
 

@@ -29,7 +29,13 @@ from transporters.exporters.registry import Workaround
 WORKAROUNDS = registry.list_workarounds()
 MODELS = Path(transformers.__file__).parent / "models"
 FOLDER = Path(registry.__file__).parent / "workarounds"
-PREFIXES = {"patch": ("_patch_",), "fx_node_fix": ("_fix_",), "fx_program_fix": ("_fix_",)}
+PREFIXES = {
+    "patch": ("_patch_",),
+    "fx_node_fix": ("_fix_",),
+    "fx_program_fix": ("_fix_",),
+    "translation": ("_aten_",),
+    "ir_fix": ("_fix_ir_",),
+}
 MOST_LINES = 60
 
 #: The exporter that a backend's reproducers go through.
@@ -44,7 +50,7 @@ def root(workaround: Workaround) -> str:
 
 def test_there_are_workarounds() -> None:
     """The tests below are made from the registry, and would pass unseen if it were empty."""
-    assert {"model", "dynamo"} <= {w.backend for w in WORKAROUNDS}
+    assert {"model", "dynamo", "onnx"} <= {w.backend for w in WORKAROUNDS}
     assert {w.kind for w in WORKAROUNDS} >= set(PREFIXES)
 
 
@@ -86,8 +92,8 @@ def test_what_it_targets(workaround: Workaround) -> None:
     assert bool(workaround.paths) == (workaround.kind == "patch")
     for path in workaround.paths:
         assert import_for(workaround, path), f"{path} matches nothing in the installed packages"
-    if workaround.kind == "fx_node_fix":
-        assert all(callable(op) for op in workaround.ops)
+    if workaround.kind in ("fx_node_fix", "translation"):
+        assert all(callable(op) or (isinstance(op, str) and "::" in op) for op in workaround.ops)
 
 
 def import_for(workaround: Workaround, path: str) -> bool:
@@ -110,11 +116,11 @@ def model_modules() -> list[str]:
 
 
 def could_mean(path: str, module: str) -> bool:
-    """Whether the module's name fits and its text defines the names (most modules need not be imported)."""
+    """Whether the module's name fits and its text defines or imports the names (most need not be imported)."""
     pieces = [piece.replace("*", r"\w*") for piece in path.split(".")]
     names = module.split(".")
     text = MODELS.joinpath(*names[2:]).with_suffix(".py").read_text(encoding="utf-8")
-    defined = all(re.search(rf"\b(def|class) {piece}\b", text) for piece in pieces[len(names) :])
+    defined = all(re.search(rf"\b(def|class|import\b.*) {piece}\b", text) for piece in pieces[len(names) :])
     return defined and all(map(re.fullmatch, pieces, names))
 
 

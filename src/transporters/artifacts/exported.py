@@ -133,7 +133,7 @@ class ExportedModel:
     def runner(self) -> Any:
         """The program, loaded in its runtime; made on first use."""
         if self._runner is None:
-            self._runner = auto.runner_class(self.export_format)(self.program, self.inputs)
+            self._runner = auto.runner_class(self.export_format)(self.program, self.inputs, self.outputs)
         return self._runner
 
     def verify(self, *, model: Any = None, observer: Callable[[Any], None] | None = None) -> Report:
@@ -171,6 +171,7 @@ class ExportedModel:
             "samples": samples.describe(self.sample_inputs),
             "config": self.export_config,
             **self.run.to_dict(),
+            "program": self.runner.describe(),
             "verification": self.report.to_dict() if self.report else None,
         }
 

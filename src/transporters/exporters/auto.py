@@ -36,6 +36,11 @@ _BACKENDS: dict[str, Backend] = {
         exporter="transporters.exporters.exporter_dynamo:DynamoExporter",
         runner="transporters.runners.torch_runner:TorchRunner",
     ),
+    "onnx": Backend(
+        config="transporters.exporters.configs:OnnxConfig",
+        exporter="transporters.exporters.exporter_onnx:OnnxExporter",
+        runner="transporters.runners.onnx_runner:OnnxRunner",
+    ),
 }
 _ALIASES = {"dynamo": "torch", "pt2": "torch"}
 

@@ -113,6 +113,29 @@ class DynamoConfig(ExportConfig):
             raise ConfigError("dynamic_shapes needs dynamic=True", advice="drop one of the two")
 
 
+@dataclass
+class OnnxConfig(DynamoConfig):
+    """Configuration of `OnnxExporter`.
+
+    Attributes:
+        opset_version: Version of ONNX's operator set.
+        optimize: Run onnxscript's optimizer over the graph.
+        external_data: Keep weights in a file beside the graph; None does so above 1.5 GB.
+    """
+
+    export_format: ClassVar[str] = "onnx"
+
+    opset_version: int = 20
+    optimize: bool = True
+    external_data: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values' types."""
+        super().__post_init__()
+        if not isinstance(self.opset_version, int) or not 18 <= self.opset_version <= 23:
+            raise ConfigError(f"opset_version takes a number from 18 to 23, not {self.opset_version!r}")
+
+
 def _plain(value: Any) -> Any:
     """``value`` with Dim objects and hints written as JSON, and integer axes kept as strings that read back."""
     if isinstance(value, dict):

@@ -172,19 +172,25 @@ class DynamoExporter(Exporter):
     def run_stages(
         self, model: PreTrainedModel, sample_inputs: Mapping[str, Any], config: DynamoConfig, run: ExportRun
     ) -> Finished:
+        """Trace, and hand the program over as it is."""
+        return finish(*self.trace(model, sample_inputs, config, run), run)
+
+    def trace(
+        self, model: PreTrainedModel, sample_inputs: Mapping[str, Any], config: DynamoConfig, run: ExportRun
+    ) -> tuple[ExportedProgram, Prepared, ShapeContract]:
         """Prepare the inputs, then the five stages; what they put on the model is taken off, whatever happens."""
         with run.stage("Prepare"):
             prepared = prepare(model, sample_inputs, run)
             preflight(prepared, run)
         with torch.no_grad(), _clean_state(model), ExitStack() as stack:
-            with run.stage(self.stages[0]):
+            with run.stage(DynamoExporter.stages[0]):
                 stack.enter_context(_flat_signature(model, tuple(prepared.inputs), prepared.constants))
-            with run.stage(self.stages[1]):
+            with run.stage(DynamoExporter.stages[1]):
                 _patch_model(model, "dynamo", run, stack)
-            with run.stage(self.stages[2]):
+            with run.stage(DynamoExporter.stages[2]):
                 _register_containers(prepared)
-            with run.stage(self.stages[3]):
+            with run.stage(DynamoExporter.stages[3]):
                 traced = _trace(prepared, config, run)
-        with run.stage(self.stages[4]):
+        with run.stage(DynamoExporter.stages[4]):
             shape_contract = _clean_program(traced, prepared, config, run)
-        return finish(traced.program, prepared, shape_contract, run)
+        return traced.program, prepared, shape_contract

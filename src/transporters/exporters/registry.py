@@ -70,10 +70,10 @@ class Workaround:
     Attributes:
         id: `<backend>:<function name>`, the name that `skip_workarounds` and the command line take.
         backend: Backend it is registered for; a dotted child includes its parent's workarounds.
-        kind: "patch", "fx_node_fix" or "fx_program_fix".
+        kind: "patch", "fx_node_fix", "fx_program_fix", "translation" or "ir_fix".
         function: The factory (patch) or the fix itself.
         paths: Dotted paths that a patch replaces.
-        ops: Graph targets that a node fix wants to see; empty means every node.
+        ops: Graph targets that a node fix wants to see (empty means every node), or that a translation translates.
         why: The fault, in one sentence.
         issue: An upstream issue's URL, "unreported" or "by-design".
         needed: Requirement string; where it does not hold the workaround is not applied.
@@ -140,7 +140,7 @@ def register_patch(
                     workaround=f"{backend}:{function.__name__}",
                     advice=f"extend that factory, or call unregister({known.id!r}) first",
                 )
-        _add(backend, "patch", function, paths=dotted_paths, why=why, issue=issue, needed=needed, repro=repro)
+        register(backend, "patch", function, paths=dotted_paths, why=why, issue=issue, needed=needed, repro=repro)
         return function
 
     return decorate
@@ -167,7 +167,7 @@ def register_fx_node_fix(
     """
 
     def decorate(function: Function) -> Function:
-        _add(backend, "fx_node_fix", function, ops=ops, why=why, issue=issue, needed=needed, repro=repro)
+        register(backend, "fx_node_fix", function, ops=ops, why=why, issue=issue, needed=needed, repro=repro)
         return function
 
     return decorate
@@ -179,7 +179,7 @@ def register_fx_program_fix(
     """Register ``fix(exported_program) -> bool``, which changes the program in place and says whether it did."""
 
     def decorate(function: Function) -> Function:
-        _add(backend, "fx_program_fix", function, why=why, issue=issue, needed=needed, repro=repro)
+        register(backend, "fx_program_fix", function, why=why, issue=issue, needed=needed, repro=repro)
         return function
 
     return decorate
@@ -246,7 +246,12 @@ def active(backend: str, kind: str, skip: tuple[str, ...] = ()) -> Iterator[Work
             yield workaround
 
 
-def _add(backend: str, kind: str, function: Callable[..., Any], **facts: Any) -> None:
+def register(backend: str, kind: str, function: Callable[..., Any], **facts: Any) -> None:
+    """Add a workaround of any kind; the decorators call this.
+
+    Raises:
+        RegistryError: When the backend has a workaround of this name.
+    """
     workaround_id = f"{backend}:{function.__name__}"
     if workaround_id in _WORKAROUNDS:
         raise RegistryError(

@@ -120,7 +120,7 @@ def note_graph_findings(program: ExportedProgram, inputs: Mapping[str, Any], run
             run.note("info", name, "the model ignores this argument; it stays an input, so that callers can pass it")
     for node in program.graph.nodes:
         if node.op == "call_function" and _is_random(node):
-            run.note("warning", str(node.target), f"is random, so outputs differ from call to call{_at(node)}")
+            run.note("warning", str(node.target), f"is random, so outputs differ from call to call{source_line(node)}")
 
 
 def _used(node: torch.fx.Node) -> bool:
@@ -135,7 +135,8 @@ def _is_random(node: torch.fx.Node) -> bool:
     return not (packet == "dropout" and node.args[2:3] == (False,))
 
 
-def _at(node: torch.fx.Node) -> str:
+def source_line(node: torch.fx.Node) -> str:
+    """The model's line that made a node, in brackets, or nothing where it is not known."""
     trace = (node.meta.get("stack_trace") or "").strip().splitlines()
     lines = [line.strip() for line in trace if line.strip().startswith("File")]
     return f" ({lines[-1].split('site-packages/')[-1]})" if lines else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,12 @@ class TorchRunner:
     Args:
         program: The exported program.
         inputs: The manifest's description of its inputs.
+        outputs: The same of its outputs.
     """
 
-    def __init__(self, program: ExportedProgram, inputs: list[dict[str, Any]]) -> None:
+    def __init__(self, program: ExportedProgram, inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> None:
+        self._program = program
         self._module = program.module()
-        self._inputs = inputs
 
     def run(self, inputs: dict[str, Any]) -> list[Any]:
         """Output leaves, in the program's order.
@@ -101,6 +103,11 @@ class TorchRunner:
                 advice="compare their shapes with the artifact's shape contract (`transporters verify` prints it)",
             ) from error
         return pytrees.leaves(outputs)
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the manifest: ``operators``, how often each operation stands in the graph."""
+        targets = Counter(str(node.target) for node in self._program.graph.nodes if node.op == "call_function")
+        return {"operators": dict(sorted(targets.items()))}
 
     @staticmethod
     def write(program: ExportedProgram, folder: Path) -> None:

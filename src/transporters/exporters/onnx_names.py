@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names in an ONNX graph: inputs, outputs and symbolic sizes carry the model's own."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from .. import versions
+
+if TYPE_CHECKING:
+    from .base import Finished
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+
+
+def name_nodes(model: ir.Model) -> None:
+    """Name each node after the module that it is from: ``encoder.layer.0.attention/MatMul_12``."""
+    for index, node in enumerate(model.graph.all_nodes()):
+        scopes = ast.literal_eval(node.metadata_props.get(_SCOPES, "[]"))
+        modules = [scope for scope in scopes[:-1] if not scope.startswith("_")]
+        node.name = f"{modules[-1] if modules else ''}/{node.op_type}_{index}"
+
+
+def name_values(model: ir.Model, finished: Finished) -> None:
+    """Give inputs and outputs the names of the model's arguments and output fields, and sizes the contract's labels.
+
+    An inner value that has one of these names gets another one. An output that is called like an input (a cache that
+    goes in and comes out) gets ``present.`` in place of ``past_``, or ``output.`` in front.
+    """
+    graph = model.graph
+    inputs = [entry["name"] for entry in finished.inputs]
+    for entry in finished.outputs:
+        entry["name"] = _apart(entry["name"], inputs)
+    ends = [*graph.inputs, *graph.outputs]
+    names = [*inputs, *(entry["name"] for entry in finished.outputs)]
+    for value in _values(graph):
+        if value.name in names and not any(value is end for end in ends):
+            value.name = f"{value.name}_inner"
+    for value, name in zip(ends, names, strict=True):
+        value.name = name
+    _name_sizes(model, finished)
+
+
+def _apart(name: str, inputs: list[str]) -> str:
+    """An output's name that no input has."""
+    if name not in inputs:
+        return name
+    return name.replace("past_", "present_", 1) if name.startswith("past_") else f"output.{name}"
+
+
+def _name_sizes(model: ir.Model, finished: Finished) -> None:
+    labels: dict[str, str] = {}
+    for value, entry in zip(model.graph.inputs, finished.inputs):
+        for dim, label in zip(value.shape or (), entry["shape"] or ()):
+            if isinstance(dim, ir.SymbolicDim) and isinstance(label, str) and dim.value:
+                labels.setdefault(dim.value, label)
+
+    def readable(dim: Any) -> Any:
+        if isinstance(dim, ir.SymbolicDim) and dim.value:
+            return re.sub(r"\b[su]\d+\b", lambda match: labels.get(match[0], match[0]), dim.value)
+        return dim
+
+    for value in _values(model.graph):
+        if value.shape is not None and any(isinstance(dim, ir.SymbolicDim) for dim in value.shape):
+            value.shape = ir.Shape([readable(dim) for dim in value.shape])
+
+
+def drop_notes(model: ir.Model) -> None:
+    """Take out torch's notes: they name files of this machine, and are larger than the graph itself."""
+    for node in model.graph.all_nodes():
+        node.metadata_props.clear()
+        node.doc_string = None
+    for value in _values(model.graph):
+        value.metadata_props.clear()
+    model.producer_name, model.producer_version = "transporters", versions.installed("transporters")
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Every value once: inputs, initializers, and what the nodes of the graph and its subgraphs make."""
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph.all_nodes():
+        yield from node.outputs

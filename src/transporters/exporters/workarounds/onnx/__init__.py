@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ONNX cannot express or ONNX Runtime gets wrong, in the order of application."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+__all__: list[str] = []
+
+# Translations are written in onnxscript, which only the onnx extra brings; without it there is nothing to translate to.
+if find_spec("onnxscript") is not None:
+    from . import ir, translations
+
+    __all__ += ["ir", "translations"]

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from onnxscript.onnx_opset import opset20 as op
+
+from ....onnx_tables import translates
+from ....registry import Repro
+
+
+def _masked_rows() -> tuple[torch.Tensor, torch.Tensor]:
+    """A query (batch, heads, length, d), and a mask that lets its second row look at nothing."""
+    allowed = torch.ones(2, 1, 5, 5, dtype=torch.bool)
+    allowed[:, :, 1] = False
+    return torch.randn(2, 4, 5, 8), allowed
+
+
+def _attend(query: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """The fault, for the reproducer."""
+    return torch.nn.functional.scaled_dot_product_attention(query, query * 2, query + 1, attn_mask=allowed)
+
+
+@translates(
+    torch.ops.aten.scaled_dot_product_attention.default,
+    why="the default gives a row that may look at nothing the mean of all values, torch gives it zeros",
+    issue="unreported",
+    needed="onnxscript>=0.7",
+    repro=Repro(_attend, _masked_rows),
+)
+def _aten_scaled_dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Attention in which a query that may look at nothing gives zeros, as torch does; the default gives the mean.
+
+    query (…, heads, length, d), key and value (…, kv heads, kv length, d), mask bool or float, broadcastable.
+    """
+    scale = _scale(query, scale)
+    if enable_gqa and key.shape[1] != query.shape[1]:
+        key, value = _repeat_heads(key, query), _repeat_heads(value, query)
+    perm = [*range(len(query.shape) - 2), len(query.shape) - 1, len(query.shape) - 2]
+    scores = op.Mul(op.MatMul(query, op.Transpose(key, perm=perm)), op.CastLike(scale, query))
+    allowed = None
+    if is_causal:
+        lengths = op.Concat(op.Shape(query, start=-2, end=-1), op.Shape(key, start=-2, end=-1), axis=0)
+        ones = op.Expand(op.Constant(value_int=1), lengths)
+        allowed = op.Cast(op.Trilu(ones, upper=0), to=9)
+    elif attn_mask is not None and attn_mask.dtype == 9:  # bool
+        allowed = attn_mask
+    elif attn_mask is not None:
+        scores = op.Add(scores, attn_mask)
+    if allowed is None:
+        return op.MatMul(op.Softmax(scores, axis=-1), value)
+    least = op.CastLike(op.Constant(value_float=-65504.0), scores)
+    weights = op.Softmax(op.Where(allowed, scores, least), axis=-1)
+    return op.MatMul(op.Where(allowed, weights, op.CastLike(op.Constant(value_float=0.0), weights)), value)
+
+
+def _scale(query: Any, scale: float | None) -> Any:
+    """The factor on scores; by default one over the root of the head size, which may be symbolic."""
+    size = query.shape[-1]
+    if scale is None and not isinstance(size, int):
+        return op.Reciprocal(op.Sqrt(op.Cast(op.Shape(query, start=-1), to=1)))
+    return op.Constant(value_float=1 / math.sqrt(size) if scale is None else scale)
+
+
+def _repeat_heads(states: Any, query: Any) -> Any:
+    """(batch, kv heads, …) to (batch, heads, …), each head as often as queries share it."""
+    repeats = query.shape[1] // states.shape[1]
+    expanded = op.Unsqueeze(states, op.Constant(value_ints=[2]))
+    tile = op.Constant(value_ints=[1, 1, repeats, 1, 1])
+    shape = op.Concat(
+        op.Shape(states, start=0, end=1), op.Constant(value_ints=[query.shape[1]]), op.Shape(states, start=2), axis=0
+    )
+    return op.Reshape(op.Tile(expanded, tile), shape)

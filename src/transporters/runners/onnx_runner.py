@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs an ONNX model with ONNX Runtime."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import ArtifactError, RunError
+from ..trees import pytrees
+
+FILE = "model.onnx"
+DATA = "model.onnx_data"
+
+#: From this many bytes on weights go into a file of their own: protobuf stops at 2 GB.
+EXTERNAL_FROM = 1_500_000_000
+
+#: Tensors in the data file begin at multiples of this, as memory maps on Windows must; smaller ones stay in the graph.
+ALIGNMENT = 65536
+
+_PROVIDERS = ("CPUExecutionProvider",)
+_BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16, for which NumPy has no type
+
+
+class OnnxRunner:
+    """An inference session on the CPU.
+
+    Args:
+        program: An `onnx_ir.Model`.
+        inputs: The manifest's description of its inputs.
+        outputs: The same of its outputs; those that eager gives as numbers become numbers again.
+
+    Raises:
+        RunError: When ONNX Runtime cannot load the model, for example because it has no kernel for an operation.
+    """
+
+    def __init__(self, program: Any, inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> None:
+        self._program = program
+        self._session = _session(program)
+        self._outputs = [entry["name"] for entry in outputs]
+        self._numbers = [entry["dtype"] == "int" for entry in outputs]
+
+    def run(self, inputs: dict[str, Any]) -> list[Any]:
+        """Output leaves, in the program's order.
+
+        Args:
+            inputs: Forward argument to tensor or container, in the program's order.
+
+        Raises:
+            RunError: When ONNX Runtime refuses the inputs or fails.
+        """
+        try:
+            feed = {name: _to_runtime(leaf) for name, leaf in pytrees.named_leaves(inputs)}
+            results = self._session.run_with_ort_values(self._outputs, feed)
+            outputs = [_to_torch(result) for result in results]
+        except Exception as error:
+            raise RunError(
+                f"ONNX Runtime refuses these inputs: {_readable(error)}",
+                backend="onnx",
+                advice="compare their shapes with the artifact's shape contract (`transporters verify` prints it)",
+            ) from error
+        return [int(output) if number else output for output, number in zip(outputs, self._numbers)]
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the manifest.
+
+        Returns:
+            ``opset``: versions by domain; ``operators``: how often each stands in the graph; ``providers``: for each
+            execution provider the operators that ONNX Runtime gave to it, after its own fusions.
+        """
+        operators = Counter(_qualified(node.domain, node.op_type) for node in self._program.graph.all_nodes())
+        providers: dict[str, Counter[str]] = {}
+        for part in self._session.get_provider_graph_assignment_info():
+            names = (_qualified(node.domain, node.op_type) for node in part.get_nodes())
+            providers.setdefault(part.ep_name, Counter()).update(names)
+        return {
+            "opset": {domain or "ai.onnx": version for domain, version in self._program.opset_imports.items()},
+            "operators": dict(sorted(operators.items())),
+            "providers": {name: dict(sorted(counts.items())) for name, counts in sorted(providers.items())},
+        }
+
+    @staticmethod
+    def write(program: Any, folder: Path) -> None:
+        """Save the model as ``model.onnx``, with its large weights in ``model.onnx_data`` when that is asked for or due.
+
+        Raises:
+            OSError: When the folder cannot be written, for example because the disk is full.
+        """
+        import onnx_ir as ir
+
+        external = program.meta.get("external_data")
+        if external is None:
+            external = _weight_bytes(program) >= EXTERNAL_FROM
+        beside = {"external_data": DATA, "alignment": ALIGNMENT, "align_threshold": 0} if external else {}
+        ir.save(program, folder / FILE, size_threshold_bytes=ALIGNMENT, **beside)  # type: ignore[arg-type]
+
+    @staticmethod
+    def read(folder: Path) -> Any:
+        """Load ``model.onnx`` from a folder; weights beside it stay in their file, mapped.
+
+        Raises:
+            ArtifactError: When the file is missing or is no ONNX model, or when its data file is missing or too short.
+        """
+        import onnx_ir as ir
+
+        path = folder / FILE
+        if not path.is_file():
+            raise ArtifactError(f"{folder} lacks {FILE}", advice="export the model again")
+        try:
+            model = ir.load(path)
+        except Exception as error:
+            raise ArtifactError(
+                f"{path} cannot be loaded: {_readable(error)}", advice="the file is damaged: export the model again"
+            ) from error
+        model.meta["external_data"] = _check_data(model, folder)
+        model.meta["path"] = path
+        return model
+
+
+def _session(program: Any) -> Any:
+    """A session, from the model's file where there is one: weights beside it are then mapped and not copied."""
+    import onnx_ir as ir
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    try:
+        path = program.meta.get("path")
+        if path is not None:
+            return onnxruntime.InferenceSession(path, options, providers=_PROVIDERS)
+        if _weight_bytes(program) < EXTERNAL_FROM:
+            content = ir.to_proto(program).SerializeToString(deterministic=True)
+            return onnxruntime.InferenceSession(content, options, providers=_PROVIDERS)
+        with tempfile.TemporaryDirectory() as folder:
+            OnnxRunner.write(program, Path(folder))
+            return onnxruntime.InferenceSession(Path(folder) / FILE, options, providers=_PROVIDERS)
+    except Exception as error:
+        raise RunError(
+            f"ONNX Runtime cannot load the model: {_readable(error)}",
+            backend="onnx",
+            advice="the message names the operation; another dtype or opset_version may have a kernel",
+        ) from error
+
+
+def _check_data(model: Any, folder: Path) -> bool:
+    """Whether weights lie in files beside the graph; they must be there and long enough."""
+    import onnx_ir as ir
+
+    needed: dict[str, int] = {}
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor):
+            end = (tensor.offset or 0) + (tensor.length or 0)
+            needed[str(tensor.location)] = max(needed.get(str(tensor.location), 0), end)
+    for name, size in needed.items():
+        path = folder / name
+        if not path.is_file():
+            raise ArtifactError(
+                f"{folder} lacks {name}, which holds the weights of {FILE}",
+                advice=f"copy {name} beside {FILE}, or export the model again",
+            )
+        if path.stat().st_size < size:
+            raise ArtifactError(
+                f"{path} has {path.stat().st_size:,} bytes, {FILE} needs {size:,}",
+                advice="the file is cut off: copy it again",
+            )
+    return bool(needed)
+
+
+def _weight_bytes(program: Any) -> int:
+    return sum(value.const_value.nbytes for value in program.graph.initializers.values() if value.const_value)
+
+
+def _to_runtime(leaf: Any) -> Any:
+    """A value of ONNX Runtime; a number becomes an int64 tensor."""
+    import onnxruntime
+
+    value = leaf if isinstance(leaf, torch.Tensor) else torch.tensor(leaf, dtype=torch.int64)
+    value = value.detach().cpu().contiguous()
+    if value.dtype == torch.bfloat16:
+        raw = value.view(torch.int16).numpy()
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, _BFLOAT16)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(value.numpy())
+
+
+def _to_torch(value: Any) -> torch.Tensor:
+    """A tensor over the runtime's memory."""
+    if value.element_type() == _BFLOAT16:
+        return torch.from_dlpack(value._get_c_value())
+    return torch.from_numpy(value.numpy())
+
+
+def _qualified(domain: str, op_type: str) -> str:
+    return f"{domain}.{op_type}" if domain not in ("", "ai.onnx") else op_type
+
+
+def _readable(error: Exception) -> str:
+    return " ".join(str(error).split())[:500]
