@@ -28,10 +28,10 @@ def minilm() -> Path:
     return Path(found.origin).parent / "model"
 
 
-@pytest.fixture(scope="module")
-def artifact(minilm, tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("real") / "minilm"
-    assert dispatch(["export", str(minilm), "--to", "torch", "--out", str(out), "--no-verify"]) == 0
+@pytest.fixture(scope="module", params=["torch", "onnx"])
+def artifact(request, minilm, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("real") / request.param
+    assert dispatch(["export", str(minilm), "--to", request.param, "--out", str(out), "--no-verify"]) == 0
     return out
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +12,7 @@ import typer
 
 from ..errors import UsageError
 from .console import Screen, session
+from .facts import program_lines
 from .files import check_file, check_target, file_sizes, read_json_object, unverified, write_text
 from .options import FORMAT_HELP, AsJson, Html, Verbose
 
@@ -39,6 +40,7 @@ class Order:
     check: bool
     skip_workarounds: tuple[str, ...]
     html: Path | None
+    format_options: dict[str, Any] = field(default_factory=dict)
 
     def config(self) -> dict[str, Any]:
         """The export configuration as a dict; what was not asked for is left to its class.
@@ -53,6 +55,7 @@ class Order:
             asked["dynamic_shapes"] = read_json_object(self.dynamic_shapes)
         if self.allow_static:
             asked["allow_static"] = list(self.allow_static)
+        asked |= {key: value for key, value in self.format_options.items() if value is not None}
         return {**asked, "skip_workarounds": list(self.skip_workarounds)}
 
 
@@ -79,6 +82,18 @@ def export(
         list[str] | None,
         typer.Option("--allow-static", metavar="LABEL", help="Let the trace fix this axis. Repeatable."),
     ] = None,
+    opset: Annotated[
+        int | None, typer.Option("--opset", metavar="N", help="ONNX: version of the operator set.")
+    ] = None,
+    external_data: Annotated[
+        bool | None,
+        typer.Option(
+            "--external-data/--no-external-data",
+            help="ONNX: weights in a file of their own; by default from 1.5 GB on.",
+            show_default=False,
+        ),
+    ] = None,
+    no_optimize: Annotated[bool, typer.Option("--no-optimize", help="ONNX: leave the graph as translated.")] = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Save without comparing with eager.")] = False,
     skip_workaround: Annotated[
         list[str] | None, typer.Option("--skip-workaround", metavar="ID", help="Switch a workaround off. Repeatable.")
@@ -101,6 +116,11 @@ def export(
         check=not no_verify,
         skip_workarounds=tuple(skip_workaround or ()),
         html=html,
+        format_options={
+            "opset_version": opset,
+            "external_data": external_data,
+            "optimize": False if no_optimize else None,
+        },
     )
     with session(as_json=as_json, verbose=verbose) as screen:
         raise typer.Exit(_carry_out(order, screen))
@@ -197,6 +217,7 @@ def _tell(
 ) -> None:
     from rich.text import Text
 
+    described = exported.runner.describe()
     payload: dict[str, Any] = {
         "status": report.status if report is not None else "exported",
         "artifact": str(directory),
@@ -204,6 +225,7 @@ def _tell(
         "seconds": round(seconds, 3),
         "notes": loaded.notes,
         "run": exported.run.to_dict(),
+        "program": described,
         "shape_contract": exported.contract.to_dict(),
         "report": report.to_dict() if report is not None else None,
     }
@@ -213,6 +235,8 @@ def _tell(
     from ..verification.table import report_table
 
     screen.result(payload, report_table(report))
+    for line in program_lines(described, file_sizes(directory)):
+        screen.say(line)
     if report.verified:
         screen.say(f"Saved: {directory}  (page: {directory / PAGE})")
         return

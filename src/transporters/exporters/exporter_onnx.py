@@ -26,6 +26,7 @@ from ..errors import ExportError
 from .base import Finished
 from .configs import ExportConfig, OnnxConfig
 from .exporter_dynamo import DynamoExporter
+from .known_faults import ONNX_DISABLE_OPTIMIZE
 from .onnx_tables import _IR_FIXES, _ONNX_TRANSLATION_TABLE, apply_ir_fixes, translation_table
 from .patching import fix_nodes, fix_program, patched
 from .prepare import Prepared
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     import onnx_ir
     from transformers import PreTrainedModel
 
-__all__ = ["_IR_FIXES", "_ONNX_TRANSLATION_TABLE", "OnnxExporter"]
+__all__ = ["ONNX_DISABLE_OPTIMIZE", "_IR_FIXES", "_ONNX_TRANSLATION_TABLE", "OnnxExporter"]
 
 # ── Stage 1: Torch patches ──
 
@@ -59,7 +60,7 @@ def _decompose(program: ExportedProgram, translations: Mapping[Any, Any], run: E
         registry = _registration.ONNXRegistry.from_torchlib()
     known = {*_decomp.get_onnx_implemented_overloads(registry), *translations}
     with torch.no_grad(), fx_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]  # as in the trace
-        lowered = program.run_decompositions(_decomp.create_onnx_friendly_decomposition_table(known))
+        lowered: ExportedProgram = program.run_decompositions(_decomp.create_onnx_friendly_decomposition_table(known))
     fix_program("dynamo", lowered, run, run.skipped)
     return lowered
 
@@ -78,9 +79,9 @@ def _fix_nodes(lowered: ExportedProgram, run: ExportRun) -> None:
 
 def _translate(lowered: ExportedProgram, translations: Mapping[Any, Any], config: OnnxConfig) -> onnx_ir.Model:
     """Translate operation by operation. The program is decomposed already, so torch's own second go gives it back."""
-    lowered.run_decompositions = lambda *_, **__: lowered  # type: ignore[method-assign]
+    lowered.run_decompositions = lambda *_, **__: lowered
     try:
-        with without_output(), torch.no_grad():  # as in the trace: attention lies in memory as gradients would have it
+        with without_output(), torch.no_grad():  # with gradients attention would lie in memory in another way
             translated = torch.onnx.export(
                 lowered,
                 dynamo=True,
@@ -107,7 +108,7 @@ def _explained(error: OnnxExporterError, lowered: ExportedProgram) -> ExportErro
     if "No ONNX function found" in str(causes[-1]) or "No decompositions registered" in str(causes[-1]):
         return ExportError(
             f"ONNX has no translation of {node.target}{source_line(node)}",
-            advice="add an `_aten_*` function to `_ONNX_TRANSLATION_TABLE` (docs/extending.md), or patch the operation away",
+            advice="add an `_aten_*` function to `_ONNX_TRANSLATION_TABLE` (docs/extending.md)",
         )
     return ExportError(
         f"the translation of {node.target}{source_line(node)} failed: {_first_line(causes[-1])}",
@@ -127,7 +128,10 @@ def _finish_ir(model: onnx_ir.Model, finished: Finished, config: OnnxConfig, run
     from .onnx_names import drop_notes, name_nodes, name_values
 
     name_nodes(model)
-    if config.optimize:
+    upstream = ONNX_DISABLE_OPTIMIZE.get(type(finished.prepared.model).__name__)
+    if upstream is not None:
+        run.note("warning", "optimizer", f"is off for this class because of {upstream}")
+    elif config.optimize:
         _optimize(model)
     apply_ir_fixes(model, run)
     name_values(model, finished)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from .run import ExportRun
 
-#: Operation (an overload, or ``"namespace::name"`` when it is registered only once a model is loaded) to a function over
-#: onnxscript values, which is called in place of torch's own translation.
+#: Operation (an overload, or ``"namespace::name"`` for one that is registered only once a model is loaded) to a
+#: function over onnxscript values, which is called in place of torch's own translation.
 _ONNX_TRANSLATION_TABLE: dict[Any, Callable[..., Any]] = {}
 
 #: Repairs of the finished graph: ``fix(model) -> bool``, True when it changed something; in the order of application.

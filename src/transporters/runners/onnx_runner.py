@@ -85,7 +85,7 @@ class OnnxRunner:
 
     @staticmethod
     def write(program: Any, folder: Path) -> None:
-        """Save the model as ``model.onnx``, with its large weights in ``model.onnx_data`` when that is asked for or due.
+        """Save the model as ``model.onnx``; large weights go into ``model.onnx_data`` when that is asked for or due.
 
         Raises:
             OSError: When the folder cannot be written, for example because the disk is full.
@@ -158,15 +158,11 @@ def _check_data(model: Any, folder: Path) -> bool:
             needed[str(tensor.location)] = max(needed.get(str(tensor.location), 0), end)
     for name, size in needed.items():
         path = folder / name
-        if not path.is_file():
+        found = path.stat().st_size if path.is_file() else 0
+        if found < size:
             raise ArtifactError(
-                f"{folder} lacks {name}, which holds the weights of {FILE}",
-                advice=f"copy {name} beside {FILE}, or export the model again",
-            )
-        if path.stat().st_size < size:
-            raise ArtifactError(
-                f"{path} has {path.stat().st_size:,} bytes, {FILE} needs {size:,}",
-                advice="the file is cut off: copy it again",
+                f"{path} has {found:,} bytes, {FILE} needs {size:,} of weights in it",
+                advice="the file is missing or cut off: copy it again, or export the model again",
             )
     return bool(needed)
 
@@ -190,7 +186,7 @@ def _to_runtime(leaf: Any) -> Any:
 def _to_torch(value: Any) -> torch.Tensor:
     """A tensor over the runtime's memory."""
     if value.element_type() == _BFLOAT16:
-        return torch.from_dlpack(value._get_c_value())
+        return torch.utils.dlpack.from_dlpack(value._get_c_value())
     return torch.from_numpy(value.numpy())
 
 
