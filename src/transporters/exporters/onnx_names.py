@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ _SCOPES = "pkg.torch.onnx.name_scopes"
 def name_nodes(model: ir.Model) -> None:
     """Name each node after the module that it is from: ``encoder.layer.0.attention/MatMul_12``."""
     for index, node in enumerate(model.graph.all_nodes()):
-        scopes = ast.literal_eval(node.metadata_props.get(_SCOPES, "[]"))
+        scopes = re.findall(r"'([^']*)'", node.metadata_props.get(_SCOPES, ""))  # the module's path, then the node
         modules = [scope for scope in scopes[:-1] if not scope.startswith("_")]
         node.name = f"{modules[-1] if modules else ''}/{node.op_type}_{index}"
 

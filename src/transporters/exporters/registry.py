@@ -37,12 +37,14 @@ class Repro:
         dynamic: Whether the fault needs symbolic sizes.
         builds: Whether ``function`` takes nothing and makes what is exported. Code of a model belongs into such a
             function, so that its module is imported when the fault is shown, and not with the workaround.
+        most_calls: For a fault that costs time and not values: a dotted path, and how often the export may call it.
     """
 
     function: Callable[..., Any]
     inputs: Callable[[], tuple[Any, ...] | dict[str, Any]]
     dynamic: bool = False
     builds: bool = False
+    most_calls: tuple[str, int] | None = None
 
     def module(self) -> torch.nn.Module:
         """What an exporter takes: the module, or one whose forward is the function."""
