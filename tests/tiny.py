@@ -17,16 +17,16 @@ from transformers import PreTrainedModel
 SEED = 0
 WIDE = 0.2
 
-_BODY: dict[str, Any] = {
+BODY: dict[str, Any] = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 64,
     "initializer_range": WIDE,
 }
-_TEXT = {**_BODY, "vocab_size": 99}
-_GROUPED = {**_TEXT, "num_key_value_heads": 2}
-_SEQ2SEQ: dict[str, Any] = {
+TEXT = {**BODY, "vocab_size": 99}
+_GROUPED = {**TEXT, "num_key_value_heads": 2}
+SEQ2SEQ: dict[str, Any] = {
     "vocab_size": 99,
     "d_model": 32,
     "encoder_layers": 2,
@@ -42,23 +42,35 @@ TINY: dict[str, Callable[[], PreTrainedModel]] = {}
 _Builder = Callable[[], PreTrainedModel]
 
 
-def _tiny(builder: _Builder) -> _Builder:
-    """Register a builder under its name; its models are seeded, noisy and in evaluation mode."""
+def registered_in(models: dict[str, _Builder]) -> Callable[[_Builder], _Builder]:
+    """A decorator that puts a builder into ``models`` under its name."""
 
-    def build() -> PreTrainedModel:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(SEED)
-            model = builder()
-            _add_noise(model)
-        return model.eval()
+    def register(builder: _Builder) -> _Builder:
+        """Its models are seeded, noisy and in evaluation mode."""
 
-    TINY[builder.__name__] = build
-    return build
+        def build() -> PreTrainedModel:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(SEED)
+                model = builder()
+                _add_noise(model)
+            return model.eval()
+
+        models[builder.__name__] = build
+        return build
+
+    return register
+
+
+_tiny = registered_in(TINY)
 
 
 def build(name: str) -> PreTrainedModel:
-    """A fresh model; the same weights every time."""
-    return TINY[name]()
+    """A fresh model of `TINY` or `tiny_more.MORE`; the same weights every time."""
+    if name in TINY:
+        return TINY[name]()
+    from tiny_more import MORE  # which takes this module's helpers
+
+    return MORE[name]()
 
 
 def _add_noise(model: PreTrainedModel) -> None:
@@ -78,7 +90,7 @@ def _add_noise(model: PreTrainedModel) -> None:
 
 @_tiny
 def bert() -> PreTrainedModel:
-    return tf.BertModel(tf.BertConfig(**_TEXT))
+    return tf.BertModel(tf.BertConfig(**TEXT))
 
 
 @_tiny
@@ -128,7 +140,7 @@ def qwen3_moe() -> PreTrainedModel:
 @_tiny
 def nllb_moe() -> PreTrainedModel:
     config = tf.NllbMoeConfig(
-        **_SEQ2SEQ, num_experts=4, encoder_sparse_step=2, decoder_sparse_step=2, init_std=WIDE, expert_capacity=64
+        **SEQ2SEQ, num_experts=4, encoder_sparse_step=2, decoder_sparse_step=2, init_std=WIDE, expert_capacity=64
     )
     return tf.NllbMoeForConditionalGeneration(config)
 
@@ -165,13 +177,13 @@ def t5() -> PreTrainedModel:
 
 @_tiny
 def bart() -> PreTrainedModel:
-    return tf.BartForConditionalGeneration(tf.BartConfig(**_SEQ2SEQ, max_position_embeddings=64, init_std=WIDE))
+    return tf.BartForConditionalGeneration(tf.BartConfig(**SEQ2SEQ, max_position_embeddings=64, init_std=WIDE))
 
 
 @_tiny
 def whisper() -> PreTrainedModel:
     config = tf.WhisperConfig(
-        **_SEQ2SEQ,
+        **SEQ2SEQ,
         num_mel_bins=16,
         max_source_positions=30,
         max_target_positions=40,
@@ -187,7 +199,7 @@ def whisper() -> PreTrainedModel:
 @_tiny
 def wav2vec2() -> PreTrainedModel:
     config = tf.Wav2Vec2Config(
-        **{**_TEXT, "vocab_size": 32},
+        **{**TEXT, "vocab_size": 32},
         conv_dim=(16, 16, 16),
         conv_stride=(5, 2, 2),
         conv_kernel=(10, 3, 3),
@@ -200,7 +212,7 @@ def wav2vec2() -> PreTrainedModel:
 
 @_tiny
 def vit() -> PreTrainedModel:
-    return tf.ViTModel(tf.ViTConfig(**_BODY, image_size=32, patch_size=8))
+    return tf.ViTModel(tf.ViTConfig(**BODY, image_size=32, patch_size=8))
 
 
 @_tiny
@@ -222,7 +234,7 @@ def detr() -> PreTrainedModel:
     backbone = tf.ResNetConfig(
         embedding_size=8, hidden_sizes=[8, 16, 16, 32], depths=[1, 1, 1, 1], layer_type="basic", out_features=["stage4"]
     )
-    sizes = {name: value for name, value in _SEQ2SEQ.items() if name != "vocab_size"}
+    sizes = {name: value for name, value in SEQ2SEQ.items() if name != "vocab_size"}
     config = tf.DetrConfig(
         **sizes,
         use_timm_backbone=False,
@@ -239,13 +251,13 @@ def detr() -> PreTrainedModel:
 def clip() -> PreTrainedModel:
     config = tf.CLIPConfig(
         text_config={
-            **_TEXT,
+            **TEXT,
             "max_position_embeddings": 40,
             "bos_token_id": 1,
             "eos_token_id": 2,
             "projection_dim": 16,
         },
-        vision_config={**_BODY, "image_size": 32, "patch_size": 8, "projection_dim": 16},
+        vision_config={**BODY, "image_size": 32, "patch_size": 8, "projection_dim": 16},
         projection_dim=16,
         initializer_factor=5.0,
     )

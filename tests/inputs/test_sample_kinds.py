@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 
+from transporters.inputs import axes
 from transporters.inputs.samples import sample_inputs
 
 BODY: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -54,6 +55,18 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any], dict[str, tuple[int, ...]]]] =
         {**BODY, "feature_projection_input_dim": 16},
         {"input_features": (2, 64, 16), "attention_mask": (2, 64)},
     ),
+    "page": (
+        "LayoutLMv3Config",
+        "LayoutLMv3Model",
+        {**BODY, "vocab_size": 99, "coordinate_size": 6, "shape_size": 4, "input_size": 32, "patch_size": 8},
+        {"input_ids": (2, 7), "bbox": (2, 7, 4), "pixel_values": (2, 3, 32, 32)},
+    ),
+    "table": (
+        "TapasConfig",
+        "TapasModel",
+        {**BODY, "vocab_size": 99, "type_vocab_sizes": [3, 16, 16, 2]},
+        {"input_ids": (2, 7), "token_type_ids": (2, 7, 4)},
+    ),
     "codec": (
         "EncodecConfig",
         "EncodecModel",
@@ -98,3 +111,19 @@ def test_other_kinds(case: str) -> None:
     assert {name: tuple(sample[name].shape) for name in shapes} == shapes
     with torch.no_grad():
         model(**sample)
+
+
+def test_the_mask_tells_frames_from_mel_bins() -> None:
+    """The same name holds both orders, so a mask beside the features decides where there is one."""
+    features, mask = torch.zeros(2, 64, 16), torch.ones(2, 64)
+    alone = axes.label_axes({"input_features": features.transpose(1, 2)})
+    masked = axes.label_axes({"input_features": features, "attention_mask": mask})
+    assert alone == {"input_features": ("batch", "mel_bins", "frames")}
+    assert masked == {"input_features": ("batch", "frames", "mel_bins"), "attention_mask": ("batch", "frames")}
+
+
+def test_a_table_grows_by_tokens_and_not_by_kinds() -> None:
+    inputs = {"input_ids": torch.zeros(2, 7, dtype=torch.int64), "token_type_ids": torch.zeros(2, 7, 4)}
+    labels = axes.label_axes(inputs)
+    assert labels["token_type_ids"] == ("batch", "sequence", "kinds")
+    assert axes.resize(inputs, labels, {"sequence": 9})["token_type_ids"].shape == (2, 9, 4)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Mapping
@@ -13,14 +14,16 @@ from ..inputs import axes
 from .shapes import ShapeContract
 
 _SIZE = re.compile(r"L((?:\['[^']+'\])+)\.size\(\)\[(\d+)\]")
+#: A tensor that was not contiguous when traced is copied, and a copy of a contiguous one is the same.
+_COPIED = re.compile(r"^[^=]*max\(1, [^=]* != [^=]*$")
 _NOT_ZERO_OR_ONE = (
     re.compile(r"^.+ (!= 1|!= 0|> 1|> 0|>= 2|>= 1)$"),
     re.compile(r"^\((?P<n>\d+)\*max\(1, .+\)\) != (?P=n)$"),  # as a stride of a contiguous tensor writes it
-    # A tensor that was not contiguous when traced is copied, and a copy of a contiguous one is the same.
-    re.compile(r"^[^=]*max\(1, [^=]* != [^=]*$"),
+    _COPIED,
 )
 _DRAWS = 200
 _LARGEST = 512
+_LARGE = 1024
 _UNBOUNDED = 1 << 20
 
 Sizes = dict[tuple[str, int], int]
@@ -34,10 +37,10 @@ def sizes_in(guard: str) -> tuple[tuple[str, int], ...] | None:
 
 
 def holds(guard: str, sizes: Sizes) -> bool:
-    """Whether a guard admits the given sizes. The guard is torch's own text, and sees only numbers, max and min."""
+    """Whether a guard admits the given sizes. The guard is torch's own text, and sees numbers, max, min, math."""
     names = {f"s{i}": sizes[size] for i, size in enumerate(sizes_in(guard) or ())}
     try:
-        return bool(eval(_code(guard), {"__builtins__": {}, "max": max, "min": min, **names}))
+        return bool(eval(_code(guard), {"__builtins__": {}, "max": max, "min": min, "math": math, **names}))
     except ZeroDivisionError:  # a size of nothing, which no guard admits
         return False
 
@@ -51,15 +54,17 @@ def _code(guard: str) -> CodeType:
 def forbids_only_small_sizes(guard: str) -> bool:
     """Whether a guard holds for all sizes from 2 up.
 
-    A quantity that must not be 0 or 1 is read off the text. Anything else is tried: on all sizes from 2 to 9, where
-    most special cases lie, and on 200 random ones up to 4096.
+    A quantity that must not be 0 or 1 is read off the text, and must indeed not be so for large sizes: what is missing
+    to a multiple of 4 is 0 for every fourth size. Anything else is tried: on all sizes from 2 to 9, where most special
+    cases lie, and on 200 random ones up to 4096.
     """
     sizes = sizes_in(guard)
     if sizes is None:
         return False
-    if " or " not in guard and " and " not in guard and any(form.match(guard) for form in _NOT_ZERO_OR_ONE):
-        return True
     draw = random.Random(0)
+    if " or " not in guard and " and " not in guard and any(form.match(guard) for form in _NOT_ZERO_OR_ONE):
+        large = [{size: draw.randint(_LARGE, 8 * _LARGE) for size in sizes} for _ in range(_DRAWS)]
+        return _COPIED.match(guard) is not None or all(holds(guard, trial) for trial in large)
     trials = [dict.fromkeys(sizes, n) for n in range(2, 10)]
     trials += [{size: draw.randint(2, 4096) for size in sizes} for _ in range(_DRAWS)]
     return all(holds(guard, trial) for trial in trials)

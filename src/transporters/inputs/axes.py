@@ -17,7 +17,7 @@ from ..trees import pytrees
 
 #: Labels whose size follows from the model's configuration: other sizes are another model.
 FIXED = frozenset(
-    {"channels", "hidden", "heads", "capacity", "head_dim", "patch_features", "coordinates", "thw", "state"}
+    {"channels", "hidden", "heads", "capacity", "head_dim", "patch_features", "coordinates", "thw", "state", "kinds"}
 )
 
 #: Labels that come in whole multiples per row of the batch.
@@ -27,7 +27,8 @@ PER_ROW = frozenset({"images", "patches", "videos", "video_patches"})
 _BY_NAME: dict[str, tuple[tuple[str, ...], ...]] = {
     "input_ids": (("batch", "sequence"),),
     "attention_mask": (("batch", "sequence"), ("batch", "heads", "query", "sequence")),
-    "token_type_ids": (("batch", "sequence"),),
+    "global_attention_mask": (("batch", "sequence"),),
+    "token_type_ids": (("batch", "sequence"), ("batch", "sequence", "kinds")),
     "mm_token_type_ids": (("batch", "sequence"),),
     "position_ids": (("batch", "sequence"), ("coordinates", "batch", "sequence")),
     "inputs_embeds": (("batch", "sequence", "hidden"),),
@@ -125,6 +126,8 @@ def _known(name: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[st
     top, _, rest = name.partition(".")
     if rest:
         return _known_leaf(name, leaf, inputs[top])
+    if top == "input_features" and _frames_first(leaf, inputs):
+        return ("batch", "frames", "mel_bins")
     for labels in _BY_NAME.get(top, ()):
         if len(labels) == leaf.ndim:
             ids = inputs.get("input_ids")
@@ -133,6 +136,13 @@ def _known(name: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[st
     if leaf.ndim == 3 and top.endswith(("hidden_state", "embeds", "hidden_states")):
         return ("batch", f"{top}.1", "hidden")
     return None
+
+
+def _frames_first(features: torch.Tensor, inputs: Mapping[str, Any]) -> bool:
+    """Whether the mask beside audio features has as many columns as their second axis, and not as their third."""
+    masks = (inputs.get(name) for name in ("attention_mask", "input_features_mask", "feature_attention_mask"))
+    mask = next((mask for mask in masks if isinstance(mask, torch.Tensor) and mask.ndim == 2), None)
+    return mask is not None and features.ndim == 3 and mask.shape[1] == features.shape[1] != features.shape[2]
 
 
 def _known_leaf(name: str, leaf: torch.Tensor, container: Any) -> tuple[str, ...] | None:

@@ -33,6 +33,7 @@ PARTS: tuple[Callable[[SampleRequest, dict[str, Any]], dict[str, Any]], ...] = (
     series.history,
     multimodal.placeholders,
     text.tokens,
+    text.table_types,
     text.boxes,
     text.decoder_tokens,
 )

@@ -72,6 +72,23 @@ def tokens(request: SampleRequest, made: dict[str, Any]) -> dict[str, Any]:
     return {name: value.reshape(request.batch, choices, -1) for name, value in found.items()}
 
 
+def table_types(request: SampleRequest, made: dict[str, Any]) -> dict[str, Any]:
+    """``token_type_ids`` ``(batch, length, kinds)`` int64, for models that tell a table's segment, column, row, ….
+
+    The first third of each row is the question, where all are 0; the rest are cells in two columns.
+    """
+    sizes = request.find("type_vocab_sizes")
+    if "input_ids" not in made or not request.takes("token_type_ids") or not isinstance(sizes, (list, tuple)):
+        return {}
+    length = made["input_ids"].shape[1]
+    cell = torch.arange(length) - length // 3
+    kinds = [torch.ones_like(cell), cell % 2 + 1, cell // 2 + 1]
+    kinds += [request.random_ints(0, size, length) for size in sizes[len(kinds) :]]
+    found = torch.stack([kind.clamp(max=size - 1) for kind, size in zip(kinds, sizes)], dim=-1)
+    found = torch.where(cell[:, None] < 0, 0, found)
+    return {"token_type_ids": found.expand(request.batch, -1, -1).clone()}
+
+
 def boxes(request: SampleRequest, made: dict[str, Any]) -> dict[str, Any]:
     """``bbox`` ``(batch, length, 4)``: left, top, right, bottom of each token on a page of 1000 × 1000."""
     if "input_ids" not in made or not request.takes("bbox"):

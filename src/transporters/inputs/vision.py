@@ -21,7 +21,7 @@ GRID = (4, 6)
 #: Frames of a video where the config tells none.
 DEFAULT_FRAMES = 4
 
-_SIZES = ("image_size", "img_size", "input_resolution", "image_resolution", "crop_size")
+_SIZES = ("image_size", "img_size", "input_resolution", "image_resolution", "crop_size", "input_size")
 _PATCH_NAMES = (("pixel_values", "image_grid_thw"), ("pixel_values", "grid_thw"), ("hidden_states", "grid_thw"))
 _FRAMES = ("num_frames", "frames_per_clip", "num_image_with_embedding")
 _CHANNELS = ("num_channels", "in_channels", "in_chans", "n_channels")
@@ -201,7 +201,7 @@ def _wanted(request: SampleRequest, name: str) -> bool:
         return False
     if request.needs(name) or request.part((*VISION_PARTS, "vq_config")) is not None:
         return True
-    return request.find("image_size") is not None
+    return request.find("image_size") is not None or bool(request.find("visual_embed"))
 
 
 def _frames(request: SampleRequest) -> int | None:

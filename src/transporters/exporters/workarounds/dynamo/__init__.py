@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from . import buffers, dtypes, guards, layouts, symbols
+from . import buffers, dtypes, guards, layouts, lengths, symbols
 
-__all__ = ["buffers", "dtypes", "guards", "layouts", "symbols"]
+__all__ = ["buffers", "dtypes", "guards", "layouts", "lengths", "symbols"]

@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from . import attention, caches, experts, rope, scans, windows
+from . import attention, blocks, caches, experts, rope, scans, sliding, windows
 
-__all__ = ["attention", "caches", "experts", "rope", "scans", "windows"]
+__all__ = ["attention", "blocks", "caches", "experts", "rope", "scans", "sliding", "windows"]

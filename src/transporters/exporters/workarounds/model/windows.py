@@ -61,6 +61,11 @@ class _ShiftedLayer(torch.nn.Module):
 _SHIFTED = Repro(_ShiftedLayer, lambda: (torch.rand(2, 8, 12, 8),), dynamic=True, builds=True)
 
 
+def _missing(size: Any, multiple: int) -> Any:
+    """What a size lacks to a whole multiple: as a difference, so that the padded size has no remainder in it."""
+    return (size + multiple - 1) // multiple * multiple - size
+
+
 @register_patch(
     "model",
     "transformers.models.*.modeling_*.*.maybe_pad",
@@ -76,13 +81,13 @@ def _patch_padding(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def maybe_pad(self: Any, states: torch.Tensor, height: Any, width: Any) -> Any:
         if hasattr(self, "window_size"):
-            below, right = -height % self.window_size, -width % self.window_size
+            below, right = _missing(height, self.window_size), _missing(width, self.window_size)
             # Said to be padded in any case, so that the caller always cuts the result to its own size.
             return F.pad(states, (0, 0, 0, right, 0, below)), (0, 0, 0, 1, 0, 1)
         if hasattr(self, "patch_size"):
-            below, right = -height % self.patch_size[0], -width % self.patch_size[1]
+            below, right = _missing(height, self.patch_size[0]), _missing(width, self.patch_size[1])
             return F.pad(states, (0, right, 0, below))
-        return F.pad(states, (0, 0, 0, width % 2, 0, height % 2))
+        return F.pad(states, (0, 0, 0, _missing(width, 2), 0, _missing(height, 2)))
 
     return maybe_pad
 
