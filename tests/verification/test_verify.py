@@ -129,6 +129,24 @@ def test_padded_rows_are_cut_where_their_tokens_are(side):
         assert alone["input_ids"][0].tolist() == kept.tolist()
 
 
+def test_a_row_that_eager_refuses_alone_is_named_and_no_demand(monkeypatch):
+    model = build("bert")
+    exported = DynamoExporter().export(model, sample_inputs(model))
+    forward = model.forward
+
+    def picky(*args, **kwargs):
+        if kwargs["input_ids"].shape == (1, 3):
+            raise ValueError("three tokens are too few")
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(model, "forward", picky)
+    report = exported.verify()
+    alone = [v for v in report.variations if v.name.endswith("rows alone")]
+    assert len(alone) == 2
+    assert report.verified
+    assert all("eager refuses row" in v.detail and "three tokens are too few" in v.detail for v in alone)
+
+
 def test_padding_that_leaks_is_found_by_the_rows_alone():
     """Eager itself ignores its padding here; a program that does not must fail, whatever the batch says."""
     model = build("llama")
