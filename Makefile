@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 OUT ?= out
+JOBS ?= 2
 
 # Everything runs on what is installed: no model hub is asked for anything.
 export HF_HUB_OFFLINE := 1
@@ -25,7 +26,7 @@ demo: $(STAMP)  ## Export a real model (all-MiniLM-L6-v2) to each format, verify
 	done
 
 test: $(STAMP)  ## Run the tests
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 check: $(STAMP)  ## Lint, formatting and types
 	$(BIN)/ruff check .

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
@@ -25,79 +24,52 @@ NEEDED = {
 }
 
 
-@dataclass
-class Case:
-    """One exported model."""
-
-    name: str
-    exported: ExportedModel
-    folder: Path
-
-    @property
-    def proto(self) -> onnx.ModelProto:
-        """The file, as onnx reads it."""
-        return onnx.load(self.folder / "model.onnx")
-
-
-@pytest.fixture(scope="module", params=[*TINY, *MORE])
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """The model, exported once for all tests of this file."""
-    model = build(request.param)
-    exported = OnnxExporter().export(model, sample_inputs(model))
-    folder = exported.save(tmp_path_factory.mktemp("onnx") / request.param)
-    return Case(request.param, exported, folder)
-
-
 @pytest.mark.model
-def test_verifies_at_every_variation(case: Case) -> None:
-    report = case.exported.verify()
+@pytest.mark.parametrize("name", [*TINY, *MORE])
+def test_as_onnx(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = build(name)
+    exported = OnnxExporter().export(model, sample_inputs(model))
+    report = exported.verify()
     assert report.verified, [(v.name, v.status, v.detail) for v in report.variations if v.status != "verified"]
     assert len([v for v in report.variations if v.status == "verified"]) >= 3
     assert all(v.detail.startswith("eager refuses") for v in report.variations if v.status == "not applicable")
-    assert NEEDED.get(case.name, set()) <= set(case.exported.run.fired)
+    assert NEEDED.get(name, set()) <= set(exported.run.fired)
 
-
-@pytest.mark.model
-def test_the_file_is_valid_and_loads_without_a_word(case: Case, capfd: pytest.CaptureFixture[str]) -> None:
-    path = case.folder / "model.onnx"
+    path = exported.save(tmp_path / name) / "model.onnx"
     onnx.checker.check_model(path, full_check=True)
+    capfd.readouterr()
     onnxruntime.InferenceSession(path)
-    assert capfd.readouterr() == ("", "")
+    assert capfd.readouterr() == ("", ""), "ONNX Runtime warns of something"
+    assert_loads(exported, path.parent)
+    assert_names(exported, onnx.load(path).graph)
 
 
-@pytest.mark.model
-def test_saved_and_loaded_it_does_the_same(case: Case) -> None:
-    inputs = case.exported.sample_inputs
-    again, first = ExportedModel.load(case.folder)(**inputs), case.exported(**inputs)
+def assert_loads(exported: ExportedModel, folder: Path) -> None:
+    """Saved and loaded the program does the same."""
+    inputs = exported.sample_inputs
+    again, first = ExportedModel.load(folder)(**inputs), exported(**inputs)
     for (left, one), (right, other) in zip(pytrees.named_leaves(first), pytrees.named_leaves(again), strict=True):
         assert left == right
         assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
-@pytest.mark.model
-def test_names_are_the_models_own(case: Case) -> None:
-    graph = case.proto.graph
+def assert_names(exported: ExportedModel, graph: onnx.GraphProto) -> None:
+    """Inputs, outputs, sizes, weights and nodes have the model's own names."""
     inputs, outputs = [i.name for i in graph.input], [o.name for o in graph.output]
-    assert inputs == [entry["name"] for entry in case.exported.inputs]
-    assert outputs == [entry["name"] for entry in case.exported.outputs]
-    assert {name.split(".")[0] for name in inputs} <= set(case.exported.sample_inputs) | preparer_inputs(case)
+    assert inputs == [entry["name"] for entry in exported.inputs]
+    assert outputs == [entry["name"] for entry in exported.outputs]
+    assert {name.split(".")[0] for name in inputs} <= set(exported.complete_inputs(exported.sample_inputs))
     assert not set(inputs) & set(outputs)
 
-    named = {entry.label for entry in case.exported.contract.axes if entry.dynamic}
-    for value in graph.input:
-        sizes = [dim.dim_param for dim in value.type.tensor_type.shape.dim if dim.dim_param]
-        assert set(sizes) <= named, "a size has the name that the shape contract has for it"
+    named = {axis.label for axis in exported.contract.axes if axis.dynamic}
+    sizes = {dim.dim_param for value in graph.input for dim in value.type.tensor_type.shape.dim if dim.dim_param}
+    assert sizes <= named, "a size has the name that the shape contract has for it"
 
-    weights = {name for name, _ in case.exported.model.named_parameters()}
+    weights = {name for name, _ in exported.model.named_parameters()}
     stored = {initializer.name for initializer in graph.initializer}
-    assert len(weights & stored) >= 0.5 * len(weights), "weights keep their names"
-    modules = {name for name, _ in case.exported.model.named_modules()}
+    assert len(weights & stored) >= 0.8 * len(weights), "weights keep their names"
+    modules = {name for name, _ in exported.model.named_modules()}
     assert any(node.name.rpartition("/")[0] in modules - {""} for node in graph.node), "nodes say where they are from"
-
-
-def preparer_inputs(case: Case) -> set[str]:
-    """Inputs that the artifact computes itself."""
-    return set(case.exported.complete_inputs(case.exported.sample_inputs))
 
 
 @pytest.mark.model
@@ -130,7 +102,7 @@ def test_without_the_optimizer() -> None:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("opset", [18, 19, 21, 22, 23])
+@pytest.mark.parametrize("opset", [21, 22, 23])
 def test_other_opsets(opset: int) -> None:
     model = build("bert")
     exported = OnnxExporter().export(model, sample_inputs(model), {"opset_version": opset})

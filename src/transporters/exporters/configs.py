@@ -11,6 +11,9 @@ from typing import Any, ClassVar, Self
 
 from ..errors import ConfigError
 
+#: What `ExecutorchConfig.memory_planning` may switch.
+_PLANNING_SWITCHES = ("alloc_graph_input", "alloc_graph_output", "alloc_mutable_buffers")
+
 
 @dataclass
 class ExportConfig:
@@ -118,7 +121,7 @@ class OnnxConfig(DynamoConfig):
     """Configuration of `OnnxExporter`.
 
     Attributes:
-        opset_version: Version of ONNX's operator set.
+        opset_version: Version of ONNX's operator set, 20 to 23.
         optimize: Run onnxscript's optimizer over the graph.
         external_data: Keep weights in a file beside the graph; None does so above 1.5 GB.
     """
@@ -132,8 +135,49 @@ class OnnxConfig(DynamoConfig):
     def __post_init__(self) -> None:
         """Check the values' types."""
         super().__post_init__()
-        if not isinstance(self.opset_version, int) or not 18 <= self.opset_version <= 23:
-            raise ConfigError(f"opset_version takes a number from 18 to 23, not {self.opset_version!r}")
+        if not isinstance(self.opset_version, int) or not 20 <= self.opset_version <= 23:
+            raise ConfigError(f"opset_version takes a number from 20 to 23, not {self.opset_version!r}")
+
+
+@dataclass
+class ExecutorchConfig(DynamoConfig):
+    """Configuration of `ExecutorchExporter`.
+
+    Attributes:
+        backend: Name of the delegate: "xnnpack", "portable" (none), "cuda", or one that an extender has added to
+            `_BACKEND_PREPARE`.
+        max_dims: Largest size per readable axis label (``{"batch": 8, "sequence": 512}``) or ``"input_ids.1"``. Memory
+            is planned for these sizes. An axis that is not named gets the model's own limit, or a general one.
+        memory_planning: Switches of ExecuTorch's `MemoryPlanningPass`, such as ``{"alloc_graph_input": False}``.
+        partition: Whether the delegate gets its share of the graph; without it all runs on portable kernels.
+    """
+
+    export_format: ClassVar[str] = "executorch"
+
+    backend: str = "xnnpack"
+    max_dims: dict[str, int] = field(default_factory=dict)
+    memory_planning: dict[str, bool] = field(default_factory=dict)
+    partition: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the values' types."""
+        super().__post_init__()
+        if not isinstance(self.backend, str):
+            raise ConfigError(f"backend takes a name, not {self.backend!r}")
+        if not isinstance(self.partition, bool):
+            raise ConfigError(f"partition takes true or false, not {self.partition!r}")
+        if not isinstance(self.max_dims, dict) or not all(_is_size(size) for size in self.max_dims.values()):
+            raise ConfigError(f"max_dims takes a dict from axis label to a size from 1 up, not {self.max_dims!r}")
+        if not isinstance(self.memory_planning, dict):
+            raise ConfigError(f"memory_planning takes a dict of switches, not {self.memory_planning!r}")
+        for name, value in self.memory_planning.items():
+            if name not in _PLANNING_SWITCHES or not isinstance(value, bool):
+                known = ", ".join(_PLANNING_SWITCHES)
+                raise ConfigError(f"memory_planning has no {name!r}: {value!r}", advice=f"true or false for: {known}")
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _plain(value: Any) -> Any:

@@ -48,7 +48,9 @@ __all__ = ["ONNX_DISABLE_OPTIMIZE", "_IR_FIXES", "_ONNX_TRANSLATION_TABLE", "Onn
 # ── Stage 2: ONNX patches ──
 
 
-def _decompose(program: ExportedProgram, translations: Mapping[Any, Any], run: ExportRun) -> ExportedProgram:
+def _decompose(
+    program: ExportedProgram, translations: Mapping[Any, Any], config: OnnxConfig, run: ExportRun
+) -> ExportedProgram:
     """Bring the program down to operations that have a translation, and repair what that breaks.
 
     Node fixes run before as well, for the decomposition trips over some of the nodes that they rewrite.
@@ -57,7 +59,7 @@ def _decompose(program: ExportedProgram, translations: Mapping[Any, Any], run: E
 
     fix_nodes("onnx", program.graph_module, run, run.skipped)
     with without_output():
-        registry = _registration.ONNXRegistry.from_torchlib()
+        registry = _registration.ONNXRegistry.from_torchlib(config.opset_version)
     known = {*_decomp.get_onnx_implemented_overloads(registry), *translations}
     with torch.no_grad(), fx_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]  # as in the trace
         lowered: ExportedProgram = program.run_decompositions(_decomp.create_onnx_friendly_decomposition_table(known))
@@ -186,7 +188,7 @@ class OnnxExporter(DynamoExporter):
             finished = finish(program, prepared, contract, run)
             translations = translation_table(run)
             with run.stage(self.stages[1]):
-                lowered = _decompose(program, translations, run)
+                lowered = _decompose(program, translations, config, run)
             with run.stage(self.stages[2]):
                 _fix_nodes(lowered, run)
             with run.stage(self.stages[3]):

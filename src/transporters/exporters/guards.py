@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from functools import cache
 from types import CodeType
 
+import torch
+
 from ..inputs import axes
 from .shapes import ShapeContract
 
@@ -37,10 +39,11 @@ def sizes_in(guard: str) -> tuple[tuple[str, int], ...] | None:
 
 
 def holds(guard: str, sizes: Sizes) -> bool:
-    """Whether a guard admits the given sizes. The guard is torch's own text, and sees numbers, max, min, math."""
+    """Whether a guard admits the given sizes. The guard is torch's own text, and uses these names."""
     names = {f"s{i}": sizes[size] for i, size in enumerate(sizes_in(guard) or ())}
+    known = {"__builtins__": {}, "max": max, "min": min, "math": math, "torch": torch}
     try:
-        return bool(eval(_code(guard), {"__builtins__": {}, "max": max, "min": min, "math": math, **names}))
+        return bool(eval(_code(guard), {**known, **names}))
     except ZeroDivisionError:  # a size of nothing, which no guard admits
         return False
 

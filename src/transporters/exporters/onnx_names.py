@@ -53,16 +53,18 @@ def _apart(name: str, inputs: list[str]) -> str:
 
 
 def _name_sizes(model: ir.Model, finished: Finished) -> None:
+    """Sizes as the description of the inputs has them: a label, or a number where a guard fixed the axis."""
     labels: dict[str, str] = {}
     for value, entry in zip(model.graph.inputs, finished.inputs):
         for dim, label in zip(value.shape or (), entry["shape"] or ()):
-            if isinstance(dim, ir.SymbolicDim) and isinstance(label, str) and dim.value:
-                labels.setdefault(dim.value, label)
+            if isinstance(dim, ir.SymbolicDim) and dim.value:
+                labels.setdefault(dim.value, str(label))
 
     def readable(dim: Any) -> Any:
-        if isinstance(dim, ir.SymbolicDim) and dim.value:
-            return re.sub(r"\b[su]\d+\b", lambda match: labels.get(match[0], match[0]), dim.value)
-        return dim
+        if not isinstance(dim, ir.SymbolicDim) or not dim.value:
+            return dim
+        text = re.sub(r"\b[su]\d+\b", lambda match: labels.get(match[0], match[0]), labels.get(dim.value, dim.value))
+        return int(text) if text.isdecimal() else text
 
     for value in _values(model.graph):
         if value.shape is not None and any(isinstance(dim, ir.SymbolicDim) for dim in value.shape):

@@ -62,7 +62,7 @@ def describe(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Name, dtype and symbolic shape of every input and output, symbols under their readable labels."""
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
-    readable = _readable_symbols(program, prepared)
+    readable = _readable_symbols(program, prepared, contract)
     names = [name for name, _ in pytrees.named_leaves(prepared.inputs)]
     inputs = [
         _entry(name, values[str(node_name)], readable)
@@ -77,15 +77,16 @@ def describe(
     return inputs, outputs
 
 
-def _readable_symbols(program: ExportedProgram, prepared: Prepared) -> dict[str, str]:
-    """Symbol to label, from the first input axis that has it."""
+def _readable_symbols(program: ExportedProgram, prepared: Prepared, contract: ShapeContract) -> dict[str, str]:
+    """Symbol to label, from the first input axis that has it; to a number where the contract says that it is one."""
     found: dict[str, str] = {}
+    fixed = {(axis.input, axis.index): str(axis.size) for axis in contract.axes if not axis.dynamic}
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     for (name, _), node_name in zip(pytrees.named_leaves(prepared.inputs), program.graph_signature.user_inputs):
         value = values[str(node_name)]
         if isinstance(value, torch.Tensor):
-            for label, size in zip(prepared.labels.get(name, ()), value.shape):
-                found.setdefault(str(size), label)
+            for index, (label, size) in enumerate(zip(prepared.labels.get(name, ()), value.shape)):
+                found.setdefault(str(size), fixed.get((name, index), label))
         elif isinstance(value, torch.SymInt):
             found.setdefault(str(value), name)
     return {symbol: label for symbol, label in found.items() if re.fullmatch(r"[su]\d+", symbol)}
@@ -95,7 +96,8 @@ def _entry(name: str, value: Any, readable: dict[str, str]) -> dict[str, Any]:
     def size(dim: Any) -> int | str:
         if isinstance(dim, int):
             return dim
-        return re.sub(r"\b[su]\d+\b", lambda match: readable.get(match[0], match[0]), str(dim))
+        text = re.sub(r"\b[su]\d+\b", lambda match: readable.get(match[0], match[0]), str(dim))
+        return int(text) if text.isdecimal() else text
 
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")

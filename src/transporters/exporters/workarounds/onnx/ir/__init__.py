@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from . import dtypes
+from . import flags, ordering, sums, dtypes  # isort: skip  the casts last, around all that the others make
 
-__all__ = ["dtypes"]
+__all__ = ["dtypes", "flags", "ordering", "sums"]

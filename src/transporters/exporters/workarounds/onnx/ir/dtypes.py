@@ -11,9 +11,29 @@ from ....registry import Repro
 
 #: Operations that move bytes or ask for sizes; ONNX Runtime runs them on any element type.
 _ANY_TYPE = frozenset(
-    ["Cast", "CastLike", "Concat", "Constant", "ConstantOfShape", "Flatten", "Gather", "GatherElements", "GatherND"]
-    + ["Identity", "If", "Loop", "Reshape", "Scan", "Shape", "Size", "Slice", "Split", "Squeeze", "Transpose"]
-    + ["Unsqueeze"]
+    [
+        "Cast",
+        "CastLike",
+        "Concat",
+        "Constant",
+        "ConstantOfShape",
+        "Flatten",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Identity",
+        "If",
+        "Loop",
+        "Reshape",
+        "Scan",
+        "Shape",
+        "Size",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    ]
 )
 
 

@@ -3,6 +3,17 @@
 
 from __future__ import annotations
 
-from . import attention, matmul, movement
+from . import attention, building, drawing, indexing, integers, matmul, movement, ordering, resampling, special
 
-__all__ = ["attention", "matmul", "movement"]
+__all__ = [
+    "attention",
+    "building",
+    "drawing",
+    "indexing",
+    "integers",
+    "matmul",
+    "movement",
+    "ordering",
+    "resampling",
+    "special",
+]

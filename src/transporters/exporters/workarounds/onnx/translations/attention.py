@@ -60,11 +60,34 @@ def _aten_scaled_dot_product_attention(
         allowed = attn_mask
     elif attn_mask is not None:
         scores = op.Add(scores, attn_mask)
-    if allowed is None:
-        return op.MatMul(op.Softmax(scores, axis=-1), value)
-    least = op.CastLike(op.Constant(value_float=-65504.0), scores)
-    weights = op.Softmax(op.Where(allowed, scores, least), axis=-1)
-    return op.MatMul(op.Where(allowed, weights, op.CastLike(op.Constant(value_float=0.0), weights)), value)
+    dark = None
+    if allowed is not None:
+        scores = op.Where(allowed, scores, op.CastLike(op.Constant(value_float=-math.inf), scores))
+    if attn_mask is not None:
+        dark = _dark_rows(attn_mask)
+    weights = op.Softmax(scores, axis=-1)
+    if dark is not None:
+        weights = op.Where(dark, op.CastLike(op.Constant(value_float=0.0), weights), weights)
+    if dropout_p:
+        weights = _drop(weights, dropout_p)
+    return op.MatMul(weights, value)
+
+
+def _drop(weights: Any, chance: float) -> Any:
+    """Set weights to zero by chance, and scale the others up."""
+    drawn = op.RandomUniformLike(op.Cast(weights, to=1))
+    kept = op.GreaterOrEqual(drawn, op.Constant(value_float=chance))
+    scaled = op.Div(weights, op.CastLike(op.Constant(value_float=1 - chance), weights))
+    return op.Where(kept, scaled, op.CastLike(op.Constant(value_float=0.0), weights))
+
+
+def _dark_rows(mask: Any) -> Any:
+    """Queries that may look at nothing: (…, length, 1) bool. The softmax of such a row is not a number."""
+    if mask.dtype == 9:  # bool
+        return op.Not(op.Cast(op.ReduceMax(op.Cast(mask, to=6), op.Constant(value_ints=[-1])), to=9))
+    return op.Equal(
+        op.ReduceMax(mask, op.Constant(value_ints=[-1])), op.CastLike(op.Constant(value_float=-math.inf), mask)
+    )
 
 
 def _scale(query: Any, scale: float | None) -> Any:

@@ -10,6 +10,7 @@ from onnxscript.onnx_opset import opset20 as op
 
 from ....onnx_tables import translates
 from ....registry import Repro
+from .building import ints, one
 
 
 def _roll_by_size(states: torch.Tensor) -> torch.Tensor:
@@ -33,6 +34,28 @@ def _aten_roll(states: Any, shifts: Any, dims: Any = ()) -> Any:
     for shift, axis in zip(shifts, dims):
         states = _roll_axis(states, shift, axis % rank)
     return states
+
+
+@translates(
+    torch.ops.aten.repeat_interleave.self_int,
+    why="the default takes a number of repeats that is a constant, not a size",
+    issue="unreported",
+    needed="onnxscript>=0.7",
+    repro=Repro(lambda x: x.repeat_interleave(x.shape[1], dim=0), lambda: (torch.randn(3, 4),), dynamic=True),
+)
+def _aten_repeat_interleave(states: Any, repeats: Any, dim: int | None = None, output_size: Any = None) -> Any:
+    """Every entry of an axis, or of the flat tensor, several times in a row; how often may be a size of the graph."""
+    if dim is None:
+        states, rank, axis = op.Reshape(states, ints(-1)), 1, 0
+    else:
+        rank = len(states.shape)
+        axis = dim % rank
+    times = one(repeats)
+    wide = op.Unsqueeze(states, ints(axis + 1))
+    before, after = op.Shape(states, start=0, end=axis + 1), op.Shape(states, start=axis + 1, end=rank)
+    wide = op.Expand(wide, op.Concat(before, times, after, axis=0))
+    size = op.Mul(op.Shape(states, start=axis, end=axis + 1), times)
+    return op.Reshape(wide, op.Concat(op.Shape(states, start=0, end=axis), size, after, axis=0), allowzero=1)
 
 
 def _roll_axis(states: Any, shift: Any, axis: int) -> Any:
