@@ -143,7 +143,8 @@ def _rows_alone(exported: ExportedModel, eager: Eager, case: Case, expected: Any
         try:
             alone = eager(unpadded_row(case, row))
         except Exception as error:  # noqa: BLE001  whatever eager refuses is no demand on the program
-            refused.append(f"eager refuses row {row} alone: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+            text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            refused.append(f"eager refuses row {row} alone: {text}")
             continue
         cut = _RowCut(row, length, case.side, batch, sequence)
         of_eager = {c.name: c for c in compare.compare(cut(expected), cut.comparable(alone), noise)}
