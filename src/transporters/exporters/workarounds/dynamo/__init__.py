@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from . import buffers, dtypes, guards, layouts, lengths, symbols
+from . import buffers, dtypes, guards, indexing, layouts, lengths, pooling, symbols
 
-__all__ = ["buffers", "dtypes", "guards", "layouts", "lengths", "symbols"]
+__all__ = ["buffers", "dtypes", "guards", "indexing", "layouts", "lengths", "pooling", "symbols"]

@@ -12,7 +12,7 @@ from ...registry import Repro, register_patch
 
 
 @register_patch(
-    "onnx",
+    "dynamo",
     "torch.nn.functional.max_pool1d",
     why="torch pools a line in a way that takes its length for a number, which freezes it",
     issue="unreported",

@@ -17,7 +17,7 @@ def _best(x: torch.Tensor) -> torch.Tensor:
 
 
 @register_patch(
-    "onnx",
+    "dynamo",
     "torch.take_along_dim",
     "torch.Tensor.take_along_dim",
     why="torch broadcasts the two tensors by their sample sizes, which freezes them",
