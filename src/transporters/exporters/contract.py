@@ -14,7 +14,7 @@ import torch
 from torch.export import ExportedProgram
 
 from ..errors import ConfigError, FrozenAxisError
-from ..inputs.axes import FIXED, PER_ROW
+from ..inputs.axes import DERIVED, FIXED, MAY_BE_EMPTY, PER_ROW
 from ..trees import pytrees
 from . import guards
 from .configs import DynamoConfig
@@ -119,7 +119,8 @@ def _dynamic(
     low, high = (str(bounds.lower), str(bounds.upper)) if bounds is not None else ("0", "")
     minimum = int(low) if low.isdigit() else 1
     if minimum <= 2 and (name, axis) not in wanted.explicit:
-        minimum = 1  # the trace starts its symbols at 2; the program itself is run at 1 when it is verified
+        # The trace starts its symbols at 2; the program itself is run at 1 (a cache: at 0) when it is verified.
+        minimum = 0 if label in MAY_BE_EMPTY else 1
     maximum = int(high) if high.isdigit() else None
     return Axis(name, axis, label, at, True, symbol=str(size), minimum=minimum, maximum=maximum)
 
@@ -145,7 +146,7 @@ class _Probes:
 
     def narrowed(self, row: Axis) -> Axis:
         """A dynamic row with the sizes that the program's guards admit, and why it begins where it does."""
-        if row.label in PER_ROW:
+        if row.label in PER_ROW | DERIVED:
             return row
         if row.label in FIXED:
             sizes = (row.size + 1, 2 * row.size)
@@ -154,7 +155,7 @@ class _Probes:
             reason = f"the model's configuration sets {row.label}"
             return replace(row, dynamic=False, symbol="", minimum=None, cause="config", reason=reason)
         if row.label not in self._bounds:
-            least = max(row.minimum or 1, guards.smallest(*self._admitted, row.label))
+            least = max(row.minimum or 0, guards.smallest(*self._admitted, row.label))
             most = guards.largest(*self._admitted, row.label, max(least, row.size))
             self._bounds[row.label] = (least, most, self._below(row.label, least))
         least, most, found = self._bounds[row.label]

@@ -86,18 +86,21 @@ def violated(guards: list[str], shapes: Mapping[str, tuple[int, ...]]) -> list[s
 def admits(
     guards: list[str], labels: axes.Labels, shapes: Mapping[str, tuple[int, ...]], label: str, size: int
 ) -> bool:
-    """Whether the guards admit another size of a label, all other axes as in ``shapes``."""
-    at = {n: tuple(size if k == label else s for k, s in zip(labels[n], shape)) for n, shape in shapes.items()}
+    """Whether the guards admit another size of a label, with what follows from it; all else is as in ``shapes``."""
+    old = {known: at for name, shape in shapes.items() for known, at in zip(labels[name], shape)}
+    wanted = axes.with_total(old, {label: size})
+    at = {n: tuple(wanted.get(k, s) for k, s in zip(labels[n], shape)) for n, shape in shapes.items()}
     return not violated(guards, at)
 
 
 def smallest(guards: list[str], labels: axes.Labels, shapes: Mapping[str, tuple[int, ...]], label: str) -> int:
-    """The smallest size of a label, from 1, that the guards admit, all other axes as in ``shapes``.
+    """The smallest size of a label, from 1 (a cache: from 0), that the guards admit, all other axes as in ``shapes``.
 
     Found by bisection below the traced size: a guard that excludes a size excludes the smaller ones too, in all that
     has been seen.
     """
-    low, high = 1, next(s for n, ls in labels.items() for known, s in zip(ls, shapes.get(n, ())) if known == label)
+    start = 0 if label in axes.MAY_BE_EMPTY else 1
+    low, high = start, next(s for n, ls in labels.items() for known, s in zip(ls, shapes.get(n, ())) if known == label)
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if admits(guards, labels, shapes, label, middle) else (middle + 1, high)

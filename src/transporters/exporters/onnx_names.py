@@ -14,6 +14,9 @@ from .. import versions
 if TYPE_CHECKING:
     from .base import Finished
 
+#: Arguments that are caches of keys and values.
+_CACHES = ("cache", "past_key_values")
+
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
@@ -28,8 +31,8 @@ def name_nodes(model: ir.Model) -> None:
 def name_values(model: ir.Model, finished: Finished) -> None:
     """Give inputs and outputs the names of the model's arguments and output fields, and sizes the contract's labels.
 
-    An inner value that has one of these names gets another one. An output that is called like an input (a cache that
-    goes in and comes out) gets ``present.`` in place of ``past_``, or ``output.`` in front.
+    An inner value that has one of these names gets another one. An output that is called like an input gets another
+    name as well: a cache that goes in and comes out is ``present``, anything else has ``output.`` in front.
     """
     graph = model.graph
     inputs = [entry["name"] for entry in finished.inputs]
@@ -49,7 +52,8 @@ def _apart(name: str, inputs: list[str]) -> str:
     """An output's name that no input has."""
     if name not in inputs:
         return name
-    return name.replace("past_", "present_", 1) if name.startswith("past_") else f"output.{name}"
+    field, _, rest = name.partition(".")
+    return f"present.{rest}" if field in _CACHES and rest else f"output.{name}"
 
 
 def _name_sizes(model: ir.Model, finished: Finished) -> None:

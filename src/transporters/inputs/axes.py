@@ -15,10 +15,16 @@ import torch
 
 from ..trees import pytrees
 
+#: Labels that may be of size 0: an empty cache is how a text begins.
+MAY_BE_EMPTY = frozenset({"past_sequence"})
+
 #: Labels whose size follows from the model's configuration: other sizes are another model.
 FIXED = frozenset(
     {"channels", "hidden", "heads", "capacity", "head_dim", "patch_features", "coordinates", "thw", "state", "kinds"}
 )
+
+#: Labels whose size follows from others (`with_total`).
+DERIVED = frozenset({"total_sequence"})
 
 #: Labels that come in whole multiples per row of the batch.
 PER_ROW = frozenset({"images", "patches", "videos", "video_patches"})
@@ -87,6 +93,15 @@ def sizes(inputs: Mapping[str, Any], labels: Labels) -> dict[str, int]:
     return found
 
 
+def with_total(old: Mapping[str, int], wanted: Mapping[str, int]) -> dict[str, int]:
+    """``wanted``, in which a mask over past and new tokens is as long as the two together."""
+    found = dict(wanted)
+    if "total_sequence" in old and {"sequence", "past_sequence"} & set(wanted):
+        changes = [wanted[label] - old[label] for label in ("sequence", "past_sequence") if label in wanted]
+        found.setdefault("total_sequence", old["total_sequence"] + sum(changes))
+    return found
+
+
 def resize(inputs: Mapping[str, Any], labels: Labels, new_sizes: Mapping[str, int]) -> dict[str, Any]:
     """The same inputs with some axes longer or shorter.
 
@@ -103,11 +118,7 @@ def resize(inputs: Mapping[str, Any], labels: Labels, new_sizes: Mapping[str, in
     if "batch" in wanted and old["batch"]:
         for label in PER_ROW & set(old) - set(wanted):
             wanted[label] = old[label] * wanted["batch"] // old["batch"]
-    if "sequence" in wanted and "total_sequence" in old:
-        wanted.setdefault("total_sequence", old["total_sequence"] + wanted["sequence"] - old["sequence"])
-    if "past_sequence" in wanted and "total_sequence" in old:
-        wanted["total_sequence"] = wanted["past_sequence"] + wanted.get("sequence", old["sequence"])
-
+    wanted = with_total(old, wanted)
     plain = not any(name.startswith("pixel_values") for name in inputs)
 
     def change(name: str, leaf: Any) -> Any:

@@ -17,6 +17,7 @@ from ..trees import pytrees
 _OTHER_SIZES: dict[str, tuple[tuple[str, Any], ...]] = {
     "batch": (("batch {}", lambda n: n + 1), ("batch {}", lambda n: 1)),
     "sequence": (("length {}", lambda n: n + 3), ("length {}", lambda n: 1), ("length {}", lambda n: 5 * n + 2)),
+    "past_sequence": (("past {}", lambda n: n + 5), ("past {}", lambda n: 1), ("past {}", lambda n: 0)),
     "decoder_sequence": (("decoder length {}", lambda n: n + 2), ("decoder length {}", lambda n: 1)),
     "samples": (("{} samples", lambda n: n + n // 4),),
     "frames": (("{} frames", lambda n: n + 8),),
@@ -43,7 +44,7 @@ class Case:
 def cases(sample: Mapping[str, Any]) -> Iterator[Case]:
     """The sample, then variations of it; whether eager accepts one is for the caller to find out.
 
-    Batch + 1 and 1; length + 3, 1 and five-fold; other decoder lengths; other image sizes, square and not; more audio;
+    Batch + 1 and 1; length + 3, 1 and five-fold; longer and shorter and empty caches; other decoder lengths; other image sizes, square and not; more audio;
     batch and length at once; left and right padding; the batch in reverse order.
     """
     labels = axes.label_axes(sample)
