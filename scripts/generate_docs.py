@@ -72,6 +72,31 @@ STAGES: dict[str, dict[str, tuple[tuple[str, ...], str]]] = {
             "Extended with a `_fix_ir_*` function in `_IR_FIXES`: [how to](extending.md#an-onnx-ir-fix).",
         ),
     },
+    "executorch": {
+        "Backend preparation": (
+            (),
+            "Extended with a `prepare_for_<name>` function in `_BACKEND_PREPARE`: "
+            "[how to](extending.md#an-executorch-backend).",
+        ),
+        "Torch patches": (
+            ("patch",),
+            'Extended with `@register_patch("executorch", …)`: [how to](extending.md#a-patch).',
+        ),
+        "ExecuTorch patches": (
+            (),
+            "Those patches of the stage before that swap ExecuTorch's own code act from here on. Extended in the same "
+            "way: [how to](extending.md#a-patch).",
+        ),
+        "FX program fixes": (
+            ("fx_program_fix",),
+            'Bounds are set with `ExecutorchConfig.max_dims`. Extended with `@register_fx_program_fix("executorch")`: '
+            "[how to](extending.md#a-fix).",
+        ),
+        "FX node fixes": (
+            ("fx_node_fix",),
+            'Extended with `@register_fx_node_fix("executorch")`: [how to](extending.md#a-fix).',
+        ),
+    },
 }
 KINDS = {
     "patch": "a patch: in force while an export runs, and undone afterwards",

@@ -238,7 +238,7 @@ def _swin(image_size: int = 64, **more: Any) -> Any:
         "image_size": image_size,
         "patch_size": 4,
         "embed_dim": 16,
-        "depths": [2, 2, 1, 1],
+        "depths": [2, 1, 1, 1],
         "num_heads": [2, 2, 4, 4],
     }
     return tf.SwinConfig(**sizes, window_size=4, initializer_range=WIDE, **more)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .artifacts.exported import ExportedModel
     from .exporters.auto import AutoExportConfig, AutoExporter, register_backend
-    from .exporters.configs import DynamoConfig, OnnxConfig
+    from .exporters.configs import DynamoConfig, ExecutorchConfig, OnnxConfig
     from .exporters.exporter_dynamo import DynamoExporter
+    from .exporters.exporter_executorch import ExecutorchExporter
     from .exporters.exporter_onnx import OnnxExporter
 
 _WHERE = {
@@ -17,6 +18,8 @@ _WHERE = {
     "AutoExporter": "exporters.auto",
     "DynamoConfig": "exporters.configs",
     "DynamoExporter": "exporters.exporter_dynamo",
+    "ExecutorchConfig": "exporters.configs",
+    "ExecutorchExporter": "exporters.exporter_executorch",
     "OnnxConfig": "exporters.configs",
     "OnnxExporter": "exporters.exporter_onnx",
     "ExportedModel": "artifacts.exported",
@@ -28,6 +31,8 @@ __all__ = [
     "AutoExporter",
     "DynamoConfig",
     "DynamoExporter",
+    "ExecutorchConfig",
+    "ExecutorchExporter",
     "ExportedModel",
     "OnnxConfig",
     "OnnxExporter",

@@ -28,7 +28,7 @@ def minilm() -> Path:
     return Path(found.origin).parent / "model"
 
 
-@pytest.fixture(scope="module", params=["torch", "onnx"])
+@pytest.fixture(scope="module", params=["torch", "onnx", "executorch"])
 def artifact(request, minilm, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("real") / request.param
     assert dispatch(["export", str(minilm), "--to", request.param, "--out", str(out), "--no-verify"]) == 0

@@ -20,6 +20,9 @@ from transporters.exporters.registry import Repro
 from transporters.inputs import axes
 from transporters.trees import pytrees
 
+#: A first axis of every size that `_other_sizes` makes.
+LARGEST = 64
+
 
 def export(
     repro: Repro, module: torch.nn.Module, inputs: dict[str, Any], export_format: str, *, without: str = ""
@@ -28,6 +31,8 @@ def export(
     config: dict[str, Any] = {"skip_workarounds": [without] if without else []}
     if not repro.dynamic:
         config["dynamic"] = False
+    elif export_format == "executorch":
+        config["max_dims"] = {"batch": LARGEST}  # the general limit is for models: 8 rows
     return auto.AutoExporter.from_format(export_format).export(module, inputs, config)
 
 

@@ -31,11 +31,13 @@ class Sizes:
         batch: The number of rows, when that axis is static.
         length: The number of tokens, when that axis is static.
         limit: The most tokens that a text may have; None when nothing says.
+        rows: The most rows that it takes at once, when that axis is dynamic and bounded.
     """
 
     batch: int | None = None
     length: int | None = None
     limit: int | None = None
+    rows: int | None = None
 
 
 @dataclass
@@ -65,7 +67,7 @@ class TextProgram:
 
     def batches(self, texts: list[str]) -> Iterator[list[str]]:
         """The texts in groups that the program can take at once."""
-        step = self.sizes.batch or len(texts)
+        step = self.sizes.batch or self.sizes.rows or len(texts)
         for start in range(0, len(texts), step):
             yield texts[start : start + step]
 
@@ -137,7 +139,8 @@ def read_sizes(axes: list[dict[str, Any]], tokenizer: Any, directory: Path) -> S
     if longest is not None and longest < _NO_LIMIT:
         limits.append(int(longest))
     known = [limit for limit in limits if limit is not None]
-    return Sizes(fixed.get(0), fixed.get(1), min(known) if known else None)
+    rows = by_index.get(0, {}).get("maximum")
+    return Sizes(fixed.get(0), fixed.get(1), min(known) if known else None, rows)
 
 
 def _recipe_limit(directory: Path) -> int | None:

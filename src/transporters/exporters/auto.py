@@ -41,6 +41,11 @@ _BACKENDS: dict[str, Backend] = {
         exporter="transporters.exporters.exporter_onnx:OnnxExporter",
         runner="transporters.runners.onnx_runner:OnnxRunner",
     ),
+    "executorch": Backend(
+        config="transporters.exporters.configs:ExecutorchConfig",
+        exporter="transporters.exporters.exporter_executorch:ExecutorchExporter",
+        runner="transporters.runners.executorch_runner:ExecutorchRunner",
+    ),
 }
 _ALIASES = {"dynamo": "torch", "pt2": "torch"}
 

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ExecuTorch does not take, crashes on, or takes minutes for, in the order of application."""
+
+from __future__ import annotations
+
+from . import activations, constants, convolutions, experts, layouts, passes, symbols
+
+__all__ = ["activations", "constants", "convolutions", "experts", "layouts", "passes", "symbols"]

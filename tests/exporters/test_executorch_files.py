@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ExecuTorch programs: their bounds and memory, what is in the file, and backends from outside of the package."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
+
+from transporters import AutoExportConfig, ExecutorchConfig, ExecutorchExporter, ExportedModel
+from transporters.errors import ArtifactError, ConfigError, ExportError, MissingBackendError, RunError
+from transporters.exporters import executorch_bounds, exporter_executorch
+from transporters.exporters.executorch_backends.preparation import Preparation
+from transporters.exporters.exporter_executorch import _BACKEND_PREPARE
+from transporters.inputs.samples import sample_inputs
+
+pytestmark = pytest.mark.model
+
+
+def llama(*, tied: bool = True, vocabulary: int = 99, positions: int = 128) -> LlamaForCausalLM:
+    """One layer; with a large vocabulary a second copy of the embedding would double the file."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=128,
+        max_position_embeddings=positions,
+        tie_word_embeddings=tied,
+    )
+    model = LlamaForCausalLM(config).eval()
+    for parameter in model.parameters():  # equal small weights would become one
+        torch.nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def export(model: torch.nn.Module, inputs: dict[str, Any] | None = None, **config: Any) -> ExportedModel:
+    """A program; on the model's own sample inputs unless others are given."""
+    given = sample_inputs(model) if inputs is None else inputs  # type: ignore[arg-type]
+    return ExecutorchExporter().export(model, given, config)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def exported() -> ExportedModel:
+    """A decoder on XNNPACK, with a bound of the caller's for its batch."""
+    return export(llama(), max_dims={"batch": 3})
+
+
+def ids(batch: int, length: int) -> dict[str, torch.Tensor]:
+    tokens = torch.randint(0, 99, (batch, length), generator=torch.Generator().manual_seed(0))
+    return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+
+
+# ── Bounds ──
+
+
+def test_bounds_are_the_models_and_never_the_samples(exported: ExportedModel) -> None:
+    assert exported.sample_inputs["input_ids"].shape == (2, 7)
+    assert {axis.label: axis.maximum for axis in exported.contract.axes} == {"batch": 3, "sequence": 128}
+    assert exported.runner.describe()["bounds"]["input_ids"] == [3, 128]
+    found = exported(**ids(2, 65)).logits
+    torch.testing.assert_close(found, exported.model(**ids(2, 65)).logits, atol=1e-4, rtol=1e-4)
+
+
+def test_the_user_is_told_of_bounds_that_he_did_not_choose(exported: ExportedModel) -> None:
+    told = {finding.where: finding.message for finding in exported.run.findings}
+    assert "up to 128 (the model's max_position_embeddings)" in told["sequence"]
+    assert "max_dims={'sequence': N}" in told["sequence"]
+    assert "batch" not in told
+
+
+@pytest.mark.parametrize(("batch", "length", "label", "most"), [(4, 7, "batch", 3), (2, 129, "sequence", 128)])
+def test_past_a_bound_the_error_names_it(
+    exported: ExportedModel, batch: int, length: int, label: str, most: int
+) -> None:
+    with pytest.raises(RunError, match=rf"axis \d \({label}\) of input_ids is \d+, .* up to {most}") as caught:
+        exported(**ids(batch, length))
+    assert f"max_dims={{'{label}'" in str(caught.value)
+    assert exported(**ids(3, 128)).logits.shape == (3, 128, 99), "the program still runs"
+
+
+def test_a_wrong_dtype_or_static_size_is_named(exported: ExportedModel) -> None:
+    given = ids(2, 7)
+    with pytest.raises(RunError, match=r"input_ids has dtype torch\.int32"):
+        exported(**{**given, "input_ids": given["input_ids"].int()})
+    static = export(llama(), dynamic=False)
+    with pytest.raises(RunError, match="axis 1 of input_ids is 8, the program fixes it to 7"):
+        static(**ids(2, 8))
+
+
+def test_max_dims_is_checked() -> None:
+    with pytest.raises(ConfigError, match=r"max_dims names 'sequnce'[\s\S]*did you mean 'sequence'"):
+        export(llama(), max_dims={"sequnce": 8})
+    with pytest.raises(ConfigError, match="from axis label to a size"):
+        ExecutorchConfig(max_dims={"batch": 0})
+    one_axis = export(llama(), max_dims={"input_ids.1": 16, "attention_mask.1": 16})
+    assert one_axis.runner.describe()["bounds"]["attention_mask"][1] == 16
+
+
+def test_general_bounds_shrink_until_tensors_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executorch_bounds, "LARGEST_TENSOR", 1 << 16)
+    found = export(llama(positions=100_000))
+    bounds = {axis.label: axis.maximum for axis in found.contract.axes}
+    assert bounds["sequence"] is not None
+    assert bounds["sequence"] < 512
+    assert bounds["batch"] == 1
+    assert any("lowered" in finding.message for finding in found.run.findings)
+    mine = export(llama(positions=100_000), max_dims={"batch": 2, "sequence": 300})
+    assert {axis.maximum for axis in mine.contract.axes} == {2, 300}, "the caller's own are not touched"
+
+
+class Twice(torch.nn.Module):
+    """Two for one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+class Doubled(torch.nn.Module):
+    """A size that depends on the values of the input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[x > 0] * 2
+
+
+def test_a_size_without_a_bound_is_refused() -> None:
+    with pytest.raises(ExportError, match="has no largest value"):
+        export(Doubled().eval(), {"x": torch.randn(5)})
+
+
+# ── Memory ──
+
+
+def test_without_a_mask_the_arena_is_finite() -> None:
+    inputs = {"input_ids": ids(2, 7)["input_ids"]}
+    found = export(llama(), inputs, max_dims={"batch": 2})
+    assert (
+        0
+        < found.runner.describe()["planned_memory"]
+        < 4 * export(llama(), max_dims={"batch": 2}).runner.describe()["planned_memory"]
+    )
+    assert found.verify().verified
+
+
+LOADING = """
+import resource, sys
+from executorch.runtime import Runtime
+runtime = Runtime.get()
+def used(): return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+data = open(sys.argv[1], "rb").read()
+before = used()
+program = runtime.load_program(data)
+method = program.load_method("forward")
+print(used() - before)
+"""
+
+
+def test_loading_takes_the_memory_that_is_stated(tmp_path: Path) -> None:
+    found = export(llama(positions=512), max_dims={"batch": 16, "sequence": 512})
+    stated = found.runner.describe()["planned_memory"]
+    assert stated > 50_000_000
+    folder = found.save(tmp_path / "llama")
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING, str(folder / "model.pte")], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout.split()[-1]) <= 1.1 * stated
+
+
+def test_memory_planning_can_leave_inputs_out() -> None:
+    given = {"x": torch.rand(2, 3)}
+    planned = [
+        export(Twice().eval(), given, memory_planning={"alloc_graph_input": switch}).runner.describe()["planned_memory"]
+        for switch in (True, False)
+    ]
+    assert planned[1] < planned[0]
+
+
+# ── Files ──
+
+
+def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
+    for tied in (True, False):
+        model = llama(tied=tied, vocabulary=20_000)
+        folder = export(model).save(tmp_path / f"tied {tied}")
+        stored = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+        assert (folder / "model.pte").stat().st_size <= 1.05 * stored
+
+
+def test_two_exports_are_the_same_bytes(exported: ExportedModel) -> None:
+    assert export(llama(), max_dims={"batch": 3}).program["pte"] == exported.program["pte"]
+
+
+def test_saved_and_loaded_it_does_the_same(exported: ExportedModel, tmp_path: Path) -> None:
+    loaded = ExportedModel.load(exported.save(tmp_path / "llama"))
+    assert torch.equal(loaded(**ids(2, 65)).logits, exported(**ids(2, 65)).logits)
+    assert loaded.runner.describe() == exported.runner.describe()
+    assert loaded.manifest["program"]["planned_memory"] > 0
+    assert {"Lower", "Plan", "Load"} <= {stage.name for stage in loaded.run.stages}
+    assert loaded.export_config["backend"] == "xnnpack"
+    AutoExportConfig.from_dict(loaded.export_config)
+
+
+def test_a_damaged_file_is_named(exported: ExportedModel, tmp_path: Path) -> None:
+    folder = exported.save(tmp_path / "llama")
+    (folder / "model.pte").unlink()
+    with pytest.raises(ArtifactError, match=r"model\.pte"):
+        ExportedModel.load(folder)
+    with pytest.raises(RunError, match="cannot load the program"):
+        _ = ExportedModel(**{**vars(exported), "program": {"pte": b"nothing", "facts": {}}, "_runner": None}).runner
+
+
+@pytest.mark.parametrize("backend", ["xnnpack", "portable"])
+def test_half_precision_runs(backend: str) -> None:
+    found = export(llama().half(), backend=backend)
+    report = found.verify()
+    assert report.verified, [(v.name, v.status, v.detail) for v in report.variations if v.status != "verified"]
+    assert found.outputs[0]["dtype"] == "float16"
+
+
+class Several(torch.nn.Module):
+    """An output that is an input, one tensor under two names, an input that is written to, an unused input."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, unused: torch.Tensor) -> dict[str, torch.Tensor]:
+        y.add_(1)
+        doubled = x * 2
+        return {"z": doubled, "x": x, "twice": doubled, "y": y - 1}
+
+
+def test_outputs_keep_their_names_and_written_inputs_are_not_among_them() -> None:
+    given = {"x": torch.rand(2, 3), "y": torch.rand(2, 3), "unused": torch.rand(4)}
+    kept = {name: tensor.clone() for name, tensor in given.items()}
+    outputs = export(Several().eval(), given)(**given)
+    assert list(outputs) == ["z", "x", "twice", "y"]
+    torch.testing.assert_close(outputs["z"], kept["x"] * 2)
+    torch.testing.assert_close(outputs["x"], kept["x"])
+    torch.testing.assert_close(outputs["twice"], kept["x"] * 2)
+    torch.testing.assert_close(outputs["y"], kept["y"])
+    assert all(torch.equal(given[name], kept[name]) for name in given)
+
+
+# ── Backends ──
+
+
+def test_the_callers_model_stays_as_it_is() -> None:
+    model = llama().half()
+    before = {name: (p.data_ptr(), p.dtype, p.device, p.clone()) for name, p in model.named_parameters()}
+    export(model)
+    for name, parameter in model.named_parameters():
+        pointer, dtype, device, values = before[name]
+        assert (parameter.data_ptr(), parameter.dtype, parameter.device) == (pointer, dtype, device)
+        assert torch.equal(parameter, values)
+
+
+def test_a_backend_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def prepare_for_mine(model: Any, config: ExecutorchConfig) -> Preparation:
+        asked.append((model, config.backend))
+        return Preparation(model)
+
+    monkeypatch.setitem(_BACKEND_PREPARE, "mine", prepare_for_mine)
+    model = llama()
+    found = export(model, backend="mine")
+    assert asked == [(model, "mine")]
+    assert found.runner.describe()["backend"] == "mine"
+    assert found.runner.describe()["delegates"] == {}
+    assert found.verify().verified
+
+
+def test_an_unknown_backend_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"no backend 'xnpack'[\s\S]*xnnpack, portable, cuda"):
+        export(llama(), backend="xnpack")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_cuda_says_what_is_missing() -> None:
+    with pytest.raises(MissingBackendError, match=r"torch built for CUDA|NVIDIA GPU") as caught:
+        export(llama(), backend="cuda")
+    assert caught.value.stage == "Backend preparation"
+
+
+def test_without_the_package_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ExecutorchExporter, "requires", ("executorch>=99",))
+    with pytest.raises(MissingBackendError, match=r"executorch>=99 is needed[\s\S]*transporters\[executorch\]"):
+        export(llama())
+
+
+def test_what_the_delegate_refuses_is_withheld_and_told() -> None:
+    class Raised(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sigmoid(torch.sigmoid(x).unsqueeze(-1)) * 2
+
+    found = export(Raised().eval(), {"x": torch.rand(2, 3)})
+    told = [finding for finding in found.run.findings if "unsqueeze" in finding.where]
+    assert [finding.level for finding in told] == ["warning"]
+    assert "claims it and then refuses it" in told[0].message
+    assert "test_executorch_files.py" in told[0].message
+    torch.testing.assert_close(found(x=torch.ones(5, 7)), Raised()(torch.ones(5, 7)))
+
+
+def test_an_operation_without_a_kernel_is_named_with_its_line() -> None:
+    class Sorted(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sort(x, dim=-1).values
+
+    with pytest.raises(ExportError, match=r"no kernel for aten::sort.* \(.*test_executorch_files\.py"):
+        export(Sorted().eval(), {"x": torch.rand(2, 3)})
+
+
+def test_without_partition_nothing_is_delegated() -> None:
+    assert export(llama(), partition=False).runner.describe()["delegates"] == {}
+
+
+def test_the_stages_of_executorch_itself_are_timed(exported: ExportedModel) -> None:
+    names = [stage.name for stage in exported.run.stages]
+    assert names[:2] == list(exporter_executorch.ExecutorchExporter.stages[:2])
+    assert names[-6:] == [*exporter_executorch.ExecutorchExporter.stages[2:], "Lower", "Plan", "Load"]
+
+
+def test_an_encoder_is_delegated_almost_whole() -> None:
+    config = BertConfig(vocab_size=99, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64)
+    facts = export(BertModel(config).eval()).runner.describe()
+    assert facts["multiply_adds"]["share"] >= 0.95
+    assert facts["multiply_adds"]["total"] > 1_000_000
