@@ -315,3 +315,34 @@ def test_verify_needs_to_know_the_model(command, pairs, tmp_path):
 def test_verify_refuses_what_is_no_artifact(command, tmp_path):
     assert command("verify", tmp_path).code == 2
     assert command("verify", tmp_path / "none", "--json").document["error"]["type"] == "UsageError"
+
+
+def test_formats_have_options_of_their_own(command, model, tmp_path):
+    """ONNX and ExecuTorch take what concerns their files; another format refuses it before anything is loaded."""
+    out = tmp_path / "onnx"
+    outcome = command("export", model, "--to", "onnx", "--out", out, "--external-data", "--opset", "21", "--json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.document["program"]["opset"] == {"ai.onnx": 21}
+    assert outcome.document["program"]["providers"]["CPUExecutionProvider"]["MatMul"] > 0
+    assert (out / "model.onnx").is_file()
+
+    out = tmp_path / "executorch"
+    sizes = ["--max-dim", "sequence=32", "--max-dim", "batch=4"]
+    outcome = command("export", model, "--to", "executorch", "--out", out, "--backend", "portable", *sizes, "--json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.document["program"]["backend"] == "portable"
+    assert outcome.document["program"]["bounds"]["input_ids"] == [4, 32]
+
+
+@pytest.mark.parametrize("wrong", ["sequence", "sequence=many", "=4"])
+def test_a_largest_size_that_is_none(command, model, tmp_path, wrong):
+    outcome = command("export", model, "--to", "executorch", "--out", tmp_path / "out", "--max-dim", wrong)
+    assert outcome.code == 2
+    assert "LABEL=N" in outcome.err
+    assert "sequence=2048" in outcome.err
+
+
+def test_an_option_of_another_format(command, model, tmp_path):
+    outcome = command("export", model, "--to", "torch", "--out", tmp_path / "out", "--opset", "20")
+    assert outcome.code == 2
+    assert "opset_version" in outcome.err

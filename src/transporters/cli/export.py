@@ -46,7 +46,8 @@ class Order:
         """The export configuration as a dict; what was not asked for is left to its class.
 
         Raises:
-            UsageError: When the file of dynamic shapes cannot be read, or contradicts ``--static``.
+            UsageError: When the file of dynamic shapes cannot be read or contradicts ``--static``, or when a largest
+                size is no number.
         """
         asked: dict[str, Any] = {"export_format": self.export_format, "dynamic": self.dynamic}
         if self.dynamic_shapes is not None and not self.dynamic:
@@ -56,6 +57,8 @@ class Order:
         if self.allow_static:
             asked["allow_static"] = list(self.allow_static)
         asked |= {key: value for key, value in self.format_options.items() if value is not None}
+        if asked.get("max_dims"):
+            asked["max_dims"] = _sizes(asked["max_dims"])
         return {**asked, "skip_workarounds": list(self.skip_workarounds)}
 
 
@@ -94,6 +97,13 @@ def export(
         ),
     ] = None,
     no_optimize: Annotated[bool, typer.Option("--no-optimize", help="ONNX: leave the graph as translated.")] = False,
+    backend: Annotated[
+        str | None, typer.Option("--backend", metavar="NAME", help="ExecuTorch: delegate; xnnpack by default.")
+    ] = None,
+    max_dim: Annotated[
+        list[str] | None,
+        typer.Option("--max-dim", metavar="LABEL=N", help="ExecuTorch: largest size of an axis. Repeatable."),
+    ] = None,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Save without comparing with eager.")] = False,
     skip_workaround: Annotated[
         list[str] | None, typer.Option("--skip-workaround", metavar="ID", help="Switch a workaround off. Repeatable.")
@@ -103,7 +113,7 @@ def export(
     verbose: Verbose = False,
 ) -> None:
     """Export MODEL, verify the program against eager PyTorch, and save it to DIR."""
-    order = Order(
+    order = Order(  # what is None is left to the format's configuration
         model=model,
         export_format=to,
         out=out,
@@ -120,10 +130,28 @@ def export(
             "opset_version": opset,
             "external_data": external_data,
             "optimize": False if no_optimize else None,
+            "backend": backend,
+            "max_dims": max_dim,
         },
     )
     with session(as_json=as_json, verbose=verbose) as screen:
         raise typer.Exit(_carry_out(order, screen))
+
+
+def _sizes(given: list[str]) -> dict[str, int]:
+    """``LABEL=N`` as a dict.
+
+    Raises:
+        UsageError: When an entry is written in another way.
+    """
+    found = dict(entry.rpartition("=")[::2] for entry in given)
+    for label, size in found.items():
+        if not label or not size.isdecimal():
+            raise UsageError(
+                f"--max-dim takes LABEL=N, not {f'{label}={size}' if label else size!r}",
+                advice="for example --max-dim sequence=2048",
+            )
+    return {label: int(size) for label, size in found.items()}
 
 
 def _carry_out(order: Order, screen: Screen) -> int:
