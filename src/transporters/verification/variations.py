@@ -44,8 +44,8 @@ class Case:
 def cases(sample: Mapping[str, Any]) -> Iterator[Case]:
     """The sample, then variations of it; whether eager accepts one is for the caller to find out.
 
-    Batch + 1 and 1; length + 3, 1 and five-fold; longer and shorter and empty caches; other decoder lengths; other image sizes, square and not; more audio;
-    batch and length at once; left and right padding; the batch in reverse order.
+    Batch + 1 and 1; length + 3, 1 and five-fold; longer, shorter and empty caches; other decoder lengths; other image
+    sizes, square and not; more audio; batch and length at once; left and right padding; the batch in reverse order.
     """
     labels = axes.label_axes(sample)
     sizes = axes.sizes(sample, labels)
