@@ -287,9 +287,7 @@ def test_the_exporter_runs_its_stages_in_order(exporter: type[Exporter]) -> None
     opened = [
         node.slice.value
         for node in ast.walk(body)
-        if isinstance(node, ast.Subscript)
-        and ast.unparse(node.value) in own
-        and isinstance(node.slice, ast.Constant)
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) in own and isinstance(node.slice, ast.Constant)
     ]
     assert sorted(opened) == list(range(len(exporter.stages)))
     lines = re.findall(rf"run\.stage\((?:{'|'.join(map(re.escape, own))})\[(\d+)\]\)", source(exporter))
