@@ -41,7 +41,7 @@ def waveforms(request: SampleRequest, made: dict[str, Any]) -> dict[str, Any]:
     if mels is not None and request.find("conv_stride", parts=AUDIO_PARTS) is None:
         frames = int(request.find("max_length", parts=AUDIO_PARTS, default=FEATURE_FRAMES))
         return {"input_values": spectrogram(request, request.batch, frames, int(mels))}
-    samples = _samples(request)
+    samples = sample_count(request)
     channels = request.find("audio_channels", parts=AUDIO_PARTS)
     if channels is not None or _is_codec(request):
         tones = waveform(request, request.batch * int(channels or 1), samples)
@@ -62,7 +62,7 @@ def spectrograms(request: SampleRequest, made: dict[str, Any]) -> dict[str, Any]
     """
     if not _wanted(request, "input_features"):
         return {}
-    mels = int(request.find(*_MELS, parts=AUDIO_PARTS, default=80))
+    mels = _feature_bins(request)
     square = request.find("spec_size", parts=AUDIO_PARTS)
     if square is not None:  # an image of size × size, folded out of a longer spectrogram
         frames = int(square) * (int(square) // mels)
@@ -126,6 +126,14 @@ def _convolves_mels(request: SampleRequest, mels: int) -> bool:
     )
 
 
+def _feature_bins(request: SampleRequest) -> int:
+    """Features of a frame: the mel bins, of several frames where they are stacked."""
+    channels = request.find("subsampling_conv_channels", parts=AUDIO_PARTS)
+    known = channels[0] if isinstance(channels, (list, tuple)) else 80  # then two convolutions leave a quarter of them
+    stacked = request.find("num_stacked_frames", parts=AUDIO_PARTS, default=1)
+    return int(request.find(*_MELS, parts=AUDIO_PARTS, default=known)) * int(stacked)
+
+
 def _feature_frames(request: SampleRequest) -> int:
     """Feature frames of such an encoder: two for each position it has, or whole windows."""
     positions = request.find("max_source_positions", parts=AUDIO_PARTS)
@@ -135,7 +143,7 @@ def _feature_frames(request: SampleRequest) -> int:
     return FEATURE_FRAMES if window is None else 4 * int(window)
 
 
-def _samples(request: SampleRequest) -> int:
+def sample_count(request: SampleRequest) -> int:
     """Number of samples that become :data:`FRAMES` frames after the convolutions that the config lists."""
     kernels = request.find("conv_kernel", parts=AUDIO_PARTS)
     strides = request.find("conv_stride", parts=AUDIO_PARTS)

@@ -106,19 +106,21 @@ def _longformer(request: SampleRequest) -> dict[str, Any]:
 def _instructblip(request: SampleRequest) -> dict[str, Any]:
     """The instruction goes to the query transformer as well. The video kind takes frames."""
     frames = {"pixel_values": lambda pixels: pixels.unsqueeze(1).repeat(1, vision.DEFAULT_FRAMES, 1, 1, 1)}
-    made = compose(request, frames if request.config.model_type.endswith("video") else None)
     size = int(request.find("vocab_size", parts=("qformer_config",)))
     ids = request.random_ints(size // 2, size, request.batch, text.DEFAULT_LENGTH)
-    return {**made, "qformer_input_ids": ids, "qformer_attention_mask": torch.ones_like(ids)}
+    instruction = {"qformer_input_ids": ids, "qformer_attention_mask": torch.ones_like(ids)}
+    return compose(request, frames if request.config.model_type.endswith("video") else None, instruction)
 
 
 @register_sample("pix2struct")
+@register_sample("kosmos_2_5_vision_model")
 def _pix2struct(request: SampleRequest) -> dict[str, Any]:
     """Patches behind their row and column, counted from 1: ``(batch, patches, 2 + channels · patch²)``."""
     if not request.takes("flattened_patches"):
         return compose(request)
-    features = int(request.find("patch_embed_hidden_size", parts=VISION_PARTS))
-    pixels, grid = vision.patchified(request, math.isqrt(features // vision.image_channels(request)))
+    features = request.find("patch_embed_hidden_size", parts=VISION_PARTS)
+    side = None if features is None else math.isqrt(int(features) // vision.image_channels(request))
+    pixels, grid = vision.patchified(request, side)
     rows, columns = grid[0, 1:].tolist()
     places = torch.cartesian_prod(torch.arange(1, rows + 1), torch.arange(1, columns + 1)).float()
     patches = torch.cat([places.expand(request.batch, -1, -1), pixels.reshape(request.batch, rows * columns, -1)], -1)
@@ -137,6 +139,7 @@ def _speech_encoder_decoder(request: SampleRequest) -> dict[str, Any]:
 
 
 @register_sample("kimi_k25")
+@register_sample("kimi_k25_vision")
 @register_sample("paddleocr_vl")
 def _square_patches(request: SampleRequest) -> dict[str, Any]:
     """Patches keep their shape: ``(patches, channels, patch, patch)``."""
@@ -145,8 +148,8 @@ def _square_patches(request: SampleRequest) -> dict[str, Any]:
 
 
 @register_sample("neucodec")
+@register_sample("vibevoice_acoustic_tokenizer")
 @register_sample("xcodec")
-@register_sample("xcodec2")
 @register_sample("omniasr")
 @register_sample("omniasr_ctc")
 def _waveform_with_channel(request: SampleRequest) -> dict[str, Any]:

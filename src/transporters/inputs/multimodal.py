@@ -11,7 +11,7 @@ import torch
 
 from .request import SampleRequest
 
-_IMAGE_TOKENS = ("image_token_id", "image_token_index")
+_IMAGE_TOKENS = ("image_token_id", "image_token_index", "image_patch_id")
 _AUDIO_TOKENS = ("audio_token_id", "audio_token_index")
 
 #: Values of ``mm_token_type_ids``.
@@ -54,11 +54,14 @@ def feature_count(features: Any) -> int:
         found = getattr(features, name, None)
         if found is not None:
             return feature_count(found)
+    levels = getattr(features, "deepstack_features", None)
+    if levels is not None:  # the same places at several depths, each behind its number
+        return feature_count(levels[0][1])
     return sum(feature_count(part) for part in features)
 
 
 def _image_runs(request: SampleRequest, made: dict[str, Any], token: int) -> list[list[int]]:
-    total = _count(request, "get_image_features", made)
+    total = count_features(request, "get_image_features", made)
     if total is None:
         total = request.batch * int(
             request.find("image_seq_length", "num_image_tokens", "mm_tokens_per_image", default=1)
@@ -70,21 +73,34 @@ def _image_runs(request: SampleRequest, made: dict[str, Any], token: int) -> lis
 
 
 def _audio_runs(request: SampleRequest, made: dict[str, Any], token: int) -> list[list[int]]:
-    total = _count(request, "get_audio_features", made)
+    total = count_features(request, "get_audio_features", made)
     start = request.find("audio_start_token_id", "boa_token_id", "audio_bos_token_id")
     end = request.find("audio_end_token_id", "eoa_token_id", "audio_eos_token_id")
     run = [token] * ((total or request.batch) // request.batch)
     return [[*_ids(start), *run, *_ids(end)] for _ in range(request.batch)]
 
 
-def _count(request: SampleRequest, method: str, made: dict[str, Any]) -> int | None:
-    """Features of all rows together, from the model's own method; None when the model has no such method."""
+def count_features(request: SampleRequest, method: str, made: dict[str, Any]) -> int | None:
+    """Features of all rows together, from the model's own method; None when the model has no such method.
+
+    Args:
+        request: The model.
+        method: ``get_image_features`` or ``get_audio_features``.
+        made: What there is to call it with.
+
+    Raises:
+        InputError: If the method needs more, or refuses it.
+    """
     # The inner model's method says what it takes; that of a model with a head only passes everything on.
-    call = getattr(getattr(request.model, "model", None), method, None) or getattr(request.model, method, None)
+    owners = (_inner(request.model, *path) for path in (("model",), (), ("vlm", "model"), ("vlm",)))
+    call = next((found for owner in owners if (found := getattr(owner, method, None)) is not None), None)
     if call is None:
         return None
     taken = inspect.signature(call).parameters
     bundles = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    sounds = next((made[name] for name in ("input_values", "input_features") if name in made), None)
+    if "padding_mask" in taken and "padding_mask" not in made and sounds is not None:
+        made = {**made, "padding_mask": torch.ones(sounds.shape[0], sounds.shape[-1], dtype=torch.int64)}
     for name, parameter in taken.items():
         if name not in made and parameter.default is parameter.empty and parameter.kind not in bundles:
             raise request.impossible(name, f"{method} needs it, and nothing tells what it is made of")
@@ -99,6 +115,12 @@ def _count(request: SampleRequest, method: str, made: dict[str, Any]) -> int | N
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise request.impossible(next(iter(placed), method), f"{method} refuses it ({reason})") from error
+
+
+def _inner(model: Any, *path: str) -> Any:
+    for name in path:
+        model = getattr(model, name, None)
+    return model
 
 
 def _extend(rows: list[list[int]], runs: Iterable[list[int]]) -> None:

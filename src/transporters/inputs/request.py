@@ -42,9 +42,12 @@ class SampleRequest:
     @cached_property
     def parameters(self) -> dict[str, inspect.Parameter]:
         """The named parameters of the model's ``forward``, without ``*args`` and ``**kwargs``."""
-        bundles = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        found = inspect.signature(self.model.forward).parameters
-        return {name: parameter for name, parameter in found.items() if parameter.kind not in bundles}
+        found = _named_parameters(self.model)
+        if not found:  # a wrapper that passes on everything
+            children = dict(self.model.named_children())
+            inner = children.get("decoder") or (next(iter(children.values())) if len(children) == 1 else None)
+            return {} if inner is None else _named_parameters(inner)
+        return found
 
     @cached_property
     def generator(self) -> torch.Generator:
@@ -80,9 +83,11 @@ class SampleRequest:
 
     def needs(self, name: str) -> bool:
         """Whether ``forward`` cannot be called sensibly without this one: it has no default, or is the main input."""
-        if name not in self.parameters:
-            return False
-        return self.parameters[name].default is inspect.Parameter.empty or name in self.main_inputs
+        return name in self.parameters and (self.requires(name) or name in self.main_inputs)
+
+    def requires(self, name: str) -> bool:
+        """Whether ``forward`` has this parameter, without a default."""
+        return name in self.parameters and self.parameters[name].default is inspect.Parameter.empty
 
     def find(self, *names: str, parts: tuple[str, ...] = (), default: Any = None) -> Any:
         """The first of these attributes that the config has (not None).
@@ -128,6 +133,12 @@ class SampleRequest:
             if id(config) not in seen:
                 seen.add(id(config))
                 yield config
+
+
+def _named_parameters(module: Any) -> dict[str, inspect.Parameter]:
+    bundles = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    found = inspect.signature(module.forward).parameters
+    return {name: parameter for name, parameter in found.items() if parameter.kind not in bundles}
 
 
 def _walk(config: Any) -> Iterator[Any]:

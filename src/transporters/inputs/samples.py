@@ -27,6 +27,7 @@ PARTS: tuple[Callable[[SampleRequest, dict[str, Any]], dict[str, Any]], ...] = (
     vision.patches,
     vision.videos,
     vision.images,
+    vision.high_resolution,
     vision.masks,
     audio.waveforms,
     audio.spectrograms,
@@ -96,18 +97,21 @@ def sample_inputs(
     """
     if batch < 1 or (length is not None and length < 1):
         raise InputError(f"A sample needs at least one row and one token (batch={batch}, length={length}).")
-    importlib.import_module(f"{__package__}.families")  # registers the families' recipes
+    for families in ("families", "families_audio", "families_vision"):
+        importlib.import_module(f"{__package__}.{families}")  # registers the families' recipes
 
     request = SampleRequest(model, tokenizer, processor, batch, seed, length)
     recipe = _RECIPES.get(request.class_name) or _RECIPES.get(getattr(request.config, "model_type", ""))
     made = compose(request) if recipe is None else recipe(request)
-    _check(request, made)
+    _check(request, made, needed=request.needs if recipe is None else request.requires)
     order = {name: place for place, name in enumerate(request.parameters)}
     return {name: _fit(made[name], request) for name in sorted(made, key=lambda name: order.get(name, len(order)))}
 
 
 def compose(
-    request: SampleRequest, reshape: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] | None = None
+    request: SampleRequest,
+    reshape: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What the general parts make of a request, on the CPU, floats in float32.
 
@@ -115,19 +119,20 @@ def compose(
         request: The model and the wishes.
         reshape: By argument, a change to make as soon as the argument is there, before later parts (which may run a
             piece of the model on it) see it.
+        given: Arguments that are there before any part is asked.
     """
     changes = reshape or {}
-    made: dict[str, Any] = {}
+    made: dict[str, Any] = dict(given or {})
     for part in PARTS:
         for name, value in part(request, made).items():
             made[name] = changes[name](value) if name in changes else value
     return {name: value for name, value in made.items() if name in request.parameters}
 
 
-def _check(request: SampleRequest, made: dict[str, Any]) -> None:
-    """Every argument without a default must be there, and the main input too."""
+def _check(request: SampleRequest, made: dict[str, Any], needed: Callable[[str], bool]) -> None:
+    """Every argument without a default must be there, and the main input too where no recipe knows better."""
     for name in request.parameters:
-        if name in made or not request.needs(name):
+        if name in made or not needed(name):
             continue
         raise request.impossible(name, "neither its name nor the config tells what it is made of")
     if not made:

@@ -21,7 +21,7 @@ GRID = (4, 6)
 #: Frames of a video where the config tells none.
 DEFAULT_FRAMES = 4
 
-_SIZES = ("image_size", "img_size", "input_resolution", "image_resolution", "crop_size", "input_size")
+_SIZES = ("image_size", "img_size", "input_resolution", "image_resolution", "crop_size", "input_size", "max_img_size")
 _PATCH_NAMES = (("pixel_values", "image_grid_thw"), ("pixel_values", "grid_thw"), ("hidden_states", "grid_thw"))
 _FRAMES = ("num_frames", "frames_per_clip", "num_image_with_embedding")
 _CHANNELS = ("num_channels", "in_channels", "in_chans", "n_channels")
@@ -55,6 +55,14 @@ def images(request: SampleRequest, made: dict[str, Any]) -> dict[str, Any]:
         mask = torch.ones(request.batch, 1, height, width, dtype=torch.int64)
         return {"pixel_values": pixels.unsqueeze(1), "pixel_attention_mask": mask}
     return {"pixel_values": pixels}
+
+
+def high_resolution(request: SampleRequest, made: dict[str, Any]) -> dict[str, Any]:
+    """``high_res_pixel_values``: the same images once more, at the size of a second vision part."""
+    if "pixel_values" not in made or not request.takes("high_res_pixel_values"):
+        return {}
+    size = _pair(request.find(*_SIZES, parts=("high_res_vision_config",))) or FREE_SIZE
+    return {"high_res_pixel_values": torch.nn.functional.interpolate(made["pixel_values"], size, mode="bilinear")}
 
 
 def masks(request: SampleRequest, made: dict[str, Any]) -> dict[str, Any]:
@@ -114,8 +122,8 @@ def patchified(request: SampleRequest, patch: int | None = None) -> tuple[torch.
     ``patch`` is the side of a patch in pixels, None: the config's ``patch_size``.
     """
     patch = patch or _square(request.find("patch_size", parts=VISION_PARTS, default=14))
-    merge = _square(request.find("spatial_merge_size", parts=VISION_PARTS, default=1))
-    time = int(request.find("temporal_patch_size", parts=VISION_PARTS, default=1))
+    merge = _square(request.find("spatial_merge_size", "merge_size", parts=VISION_PARTS, default=1))
+    time = int(request.find("temporal_patch_size", "patch_temporal", parts=VISION_PARTS, default=1))
     channels = image_channels(request)
     rows, columns = (max(count, merge) // merge for count in GRID)
     height, width = rows * merge, columns * merge
