@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 from transporters import AutoExportConfig, ExecutorchConfig, ExecutorchExporter, ExportedModel
 from transporters.errors import ArtifactError, ConfigError, ExportError, MissingBackendError, RunError
-from transporters.exporters import executorch_bounds, exporter_executorch
+from transporters.exporters import executorch_bounds, executorch_lowering, exporter_executorch
 from transporters.exporters.executorch_backends.preparation import Preparation
 from transporters.exporters.exporter_executorch import _BACKEND_PREPARE
 from transporters.inputs.samples import sample_inputs
@@ -302,6 +302,41 @@ def test_what_the_delegate_refuses_is_withheld_and_told() -> None:
     assert "claims it and then refuses it" in told[0].message
     assert "test_executorch_files.py" in told[0].message
     torch.testing.assert_close(found(x=torch.ones(5, 7)), Raised()(torch.ones(5, 7)))
+
+
+def test_what_the_runtime_refuses_to_load_is_withheld_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime that loads no program in which the delegate has a sigmoid."""
+    real, lowered = executorch_lowering.to_edge, []
+
+    def to_edge(*args: Any) -> Any:
+        lowered.append(real(*args))
+        return lowered[-1]
+
+    def load(pte: bytes) -> None:
+        names = [str(node.target) for node in executorch_lowering.delegated(lowered[-1])]
+        if any("sigmoid" in name for name in names):
+            raise ExportError("error 0x22 on loading")
+
+    monkeypatch.setattr(executorch_lowering, "to_edge", to_edge)
+    monkeypatch.setattr(executorch_lowering, "load", load)
+
+    class Curved(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sigmoid(x * 2 + 1) * x
+
+    found = export(Curved().eval(), {"x": torch.rand(2, 3)})
+    (told,) = [finding for finding in found.run.findings if finding.level == "warning"]
+    assert "sigmoid" in told.where
+    assert "error 0x22" in told.message
+    assert found.runner.describe()["delegates"]["XnnpackBackend"] >= 1, "the rest is still delegated"
+    torch.testing.assert_close(found(x=torch.ones(5, 7)), Curved()(torch.ones(5, 7)))
+
+    def never(pte: bytes) -> None:
+        raise ExportError("error 0x23 on loading")
+
+    monkeypatch.setattr(executorch_lowering, "load", never)
+    with pytest.raises(ExportError, match="0x23"):
+        export(Curved().eval(), {"x": torch.rand(2, 3)})
 
 
 def test_an_operation_without_a_kernel_is_named_with_its_line() -> None:

@@ -15,6 +15,7 @@ from torch.fx.experimental import _config as fx_config
 from ..errors import ExportError
 from .configs import ExecutorchConfig
 from .executorch_backends.preparation import Preparation
+from .executorch_facts import lowered_modules
 from .patching import fix_program
 from .quiet import without_output
 from .run import ExportRun
@@ -79,12 +80,7 @@ def to_edge(lowered: ExportedProgram, preparation: Preparation, run: ExportRun) 
             smaller = preparation.without(node) if node is not None else None
             if node is None or smaller is None:
                 raise _explained(error, node) from error
-            run.note(
-                "warning",
-                str(getattr(node.target, "__name__", node.target)),
-                f"is left to the portable kernels, because the delegate claims it and then refuses it: "
-                f"{_first_line(error)}{source_line(node)}",
-            )
+            tell_withheld(node, f"{_first_line(error)}{source_line(node)}", run)
             preparation = smaller
             _forget_pending(lowered)
 
@@ -146,6 +142,34 @@ def load(pte: bytes) -> None:
             f"ExecuTorch's runtime cannot load the program: {_first_line(error)}",
             advice="report this case; backend='portable' does without a delegate",
         ) from error
+
+
+def loads(pte: bytes) -> bool:
+    """Whether the runtime loads a program."""
+    try:
+        load(pte)
+    except ExportError:
+        return False
+    return True
+
+
+def delegated(edge: EdgeProgramManager) -> list[Node]:
+    """A node of every kind of operation that a delegate took, the rarest kinds first."""
+    found: dict[Any, list[Node]] = {}
+    for _, module in lowered_modules(edge.exported_program(METHOD).graph_module):
+        for node in module.original_module.graph.nodes:
+            if node.op == "call_function":
+                found.setdefault(node.target, []).append(node)
+    return [nodes[0] for nodes in sorted(found.values(), key=len)]
+
+
+def tell_withheld(node: Node, why: str, run: ExportRun) -> None:
+    """Say in the run that an operation is kept from the delegate."""
+    run.note(
+        "warning",
+        str(getattr(node.target, "__name__", node.target)),
+        f"is left to the portable kernels, because the delegate claims it and then refuses it: {why}",
+    )
 
 
 def planned_memory(executable: ExecutorchProgramManager) -> int:

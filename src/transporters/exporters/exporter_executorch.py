@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch.export import ExportedProgram
 
-from ..errors import ConfigError
+from ..errors import ConfigError, ExportError
 from . import executorch_lowering as lowering
 from .base import Finished
 from .configs import ExecutorchConfig, ExportConfig
@@ -146,19 +146,50 @@ class ExecutorchExporter(DynamoExporter):
                 _fix_program(lowered, finished, config, run)
             with run.stage(self.stages[4]):
                 _fix_nodes(lowered, run)
-            with run.stage("Lower"):
-                edge = lowering.to_edge(lowered, preparation, run)
-                facts = {"backend": config.backend, **shares(edge.exported_program(lowering.METHOD))}
-            with run.stage("Plan"):
-                executable = lowering.to_executorch(edge, config)
-                facts["planned_memory"] = lowering.planned_memory(executable)
-            with run.stage("Load"):
-                lowering.check_kernels(executable)
-                lowering.load(executable.buffer)
-        finished.program = {"pte": executable.buffer, "facts": facts}
+            finished.program = _loadable(lowered, preparation, config, run)
         finished.rungs["exported program"] = _run_program(program, prepared)
         finished.rungs["decomposed program"] = _run_program(lowered, prepared)
         return finished
+
+
+def _loadable(
+    lowered: ExportedProgram, preparation: Preparation, config: ExecutorchConfig, run: ExportRun
+) -> dict[str, Any]:
+    """The file and what is known of it. When the runtime refuses to load it, the delegate's operations are withheld one
+    at a time, the rarest first, until it does.
+
+    Raises:
+        ExportError: When the program cannot be loaded without any single one of them either.
+    """
+    edge, program = _lower(lowered, preparation, config, run)
+    try:
+        with run.stage("Load"):
+            lowering.load(program["pte"])
+        return program
+    except ExportError as error:
+        for node in lowering.delegated(edge):
+            smaller = preparation.without(node)
+            if smaller is None:
+                continue
+            _, program = _lower(lowered, smaller, config, run)
+            if lowering.loads(program["pte"]):
+                lowering.tell_withheld(node, error.message, run)
+                return program
+        raise
+
+
+def _lower(
+    lowered: ExportedProgram, preparation: Preparation, config: ExecutorchConfig, run: ExportRun
+) -> tuple[Any, dict[str, Any]]:
+    """To the delegates, to the memory plan, and to the file."""
+    with run.stage("Lower"):
+        edge = lowering.to_edge(lowered, preparation, run)
+        facts = {"backend": config.backend, **shares(edge.exported_program(lowering.METHOD))}
+    with run.stage("Plan"):
+        executable = lowering.to_executorch(edge, config)
+        lowering.check_kernels(executable)
+        facts["planned_memory"] = lowering.planned_memory(executable)
+    return edge, {"pte": executable.buffer, "facts": facts}
 
 
 def _run_program(program: ExportedProgram, prepared: Prepared) -> Callable[[Mapping[str, Any]], Any]:

@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from . import activations, constants, convolutions, experts, layouts, passes, symbols
+from . import activations, constants, convolutions, experts, layouts, passes, splitting, symbols
 
-__all__ = ["activations", "constants", "convolutions", "experts", "layouts", "passes", "symbols"]
+__all__ = ["activations", "constants", "convolutions", "experts", "layouts", "passes", "splitting", "symbols"]

@@ -38,3 +38,28 @@ def _fix_size_floor(graph_module: GraphModule, node: Node) -> bool:
     graph.erase_node(node)
     result.name = node.name  # the program knows its outputs by name
     return True
+
+
+@register_fx_node_fix(
+    "executorch",
+    ops=(operator.pow,),
+    why="a size that is raised to a power leaves pow in the graph, for which there is no executorch_prim operation",
+    issue="unreported",
+    needed="executorch>=1.4.1,<1.5",
+    repro=Repro(lambda x: x * x.shape[1] ** 3, lambda: (torch.rand(2, 5),), dynamic=True),
+)
+def _fix_size_power(graph_module: GraphModule, node: Node) -> bool:
+    """Multiply as often as a whole exponent says."""
+    base, exponent = node.args
+    if not isinstance(base, Node) or not isinstance(exponent, int) or exponent < 1:
+        return False
+    graph = graph_module.graph
+    result = base
+    with graph.inserting_before(node):
+        for _ in range(exponent - 1):
+            product = graph.call_function(operator.mul, (result, base))
+            product.meta = {**node.meta, "val": result.meta["val"] * base.meta["val"]}
+            result = product
+    node.replace_all_uses_with(result)
+    graph.erase_node(node)
+    return True
