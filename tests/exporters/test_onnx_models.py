@@ -73,7 +73,7 @@ def assert_names(exported: ExportedModel, graph: onnx.GraphProto) -> None:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("name", ["bert", "gemma3", "mixtral", "t5", "detr"])
+@pytest.mark.parametrize("name", ["bert", "mixtral", "t5"])
 def test_two_exports_are_the_same_bytes(name: str, tmp_path: Path) -> None:
     def content(folder: str) -> bytes:
         model = build(name)
@@ -85,7 +85,7 @@ def test_two_exports_are_the_same_bytes(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.model
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", ["bert", "llama", "vit", "whisper", "qwen3_moe"])
+@pytest.mark.parametrize("name", ["bert", "llama", "whisper"])
 def test_half_precision_verifies(name: str, dtype: torch.dtype) -> None:
     model = build(name).to(dtype)
     exported = OnnxExporter().export(model, sample_inputs(model))
