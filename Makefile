@@ -12,7 +12,7 @@ JOBS ?= 2
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check venv browser clean format docs
+.PHONY: help demo test slow check venv browser clean format docs
 
 help:  ## Show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 16
@@ -27,6 +27,9 @@ demo: $(STAMP)  ## Export a real model (all-MiniLM-L6-v2) to each format, verify
 
 test: $(STAMP)  ## Run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+
+slow: $(STAMP)  ## Run the tests that take minutes each, and that `make test` leaves out
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(JOBS)
 
 check: $(STAMP)  ## Lint, formatting and types
 	$(BIN)/ruff check .

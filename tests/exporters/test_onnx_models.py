@@ -24,8 +24,13 @@ NEEDED = {
 }
 
 
+#: Graphs of thousands of nodes take minutes; `make slow` has them.
+LARGE = {"d_fine", "mask2former", "grounding_dino"}
+MODELS = [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in (*TINY, *MORE)]
+
+
 @pytest.mark.model
-@pytest.mark.parametrize("name", [*TINY, *MORE])
+@pytest.mark.parametrize("name", MODELS)
 def test_as_onnx(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = build(name)
     exported = OnnxExporter().export(model, sample_inputs(model))
