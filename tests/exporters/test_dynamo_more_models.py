@@ -35,8 +35,12 @@ NEEDED = {
 }
 
 
+#: A graph of thousands of nodes takes a minute and more; `make slow` has it.
+MODELS = [pytest.param(name, marks=[pytest.mark.slow] * (name == "grounding_dino")) for name in MORE]
+
+
 @pytest.mark.model
-@pytest.mark.parametrize("name", MORE)
+@pytest.mark.parametrize("name", MODELS)
 def test_exports_dynamic_and_verifies(name, tmp_path):
     model = build(name)
     inputs = sample_inputs(model)
@@ -75,6 +79,7 @@ def image_sizes(sample):
     return {f"image {tall}x{wide}" for tall, wide in sizes}
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_phrases_are_kept_apart():
     """The tokens that end a phrase are none of the sample's, so the mask that they make is tried here."""
