@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from torch.export import ExportedProgram
 
 from ..errors import ConfigError, ExportError
@@ -37,9 +36,8 @@ from .executorch_bounds import bound, check_bounded
 from .executorch_facts import shares
 from .exporter_dynamo import DynamoExporter
 from .patching import fix_nodes, fix_program, patched
-from .prepare import Prepared
 from .run import ExportRun
-from .traced import finish
+from .traced import finish, run_program
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -147,8 +145,8 @@ class ExecutorchExporter(DynamoExporter):
             with run.stage(self.stages[4]):
                 _fix_nodes(lowered, run)
             finished.program = _loadable(lowered, preparation, config, run)
-        finished.rungs["exported program"] = _run_program(program, prepared)
-        finished.rungs["decomposed program"] = _run_program(lowered, prepared)
+        finished.rungs["exported program"] = run_program(program, prepared)
+        finished.rungs["decomposed program"] = run_program(lowered, prepared)
         return finished
 
 
@@ -190,13 +188,3 @@ def _lower(
         lowering.check_kernels(executable)
         facts["planned_memory"] = lowering.planned_memory(executable)
     return edge, {"pte": executable.buffer, "facts": facts}
-
-
-def _run_program(program: ExportedProgram, prepared: Prepared) -> Callable[[Mapping[str, Any]], Any]:
-    """A rung for the bisection of a mismatch: a program of the way, on the inputs that eager gets."""
-
-    def run(inputs: Mapping[str, Any]) -> Any:
-        with torch.no_grad():
-            return program.module()(**prepared.complete(inputs))
-
-    return run

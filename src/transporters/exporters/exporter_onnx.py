@@ -3,7 +3,7 @@
 
 The program comes from `DynamoExporter`; five stages stand around `torch.onnx.export`:
 
-1. **Torch patches**: torch operations that ONNX has no translation for are swapped while the model is traced.
+1. **Torch patches**: what ONNX has no translation for is swapped, from the trace on until the graph is finished.
 2. **ONNX patches**: the program is decomposed here, once, and the guards that this brings back are dropped again.
 3. **FX node fixes**: graph nodes that cannot be lowered are rewritten.
 4. **ONNX translations**: the graph is translated, with our own lowerings where the default is missing or wrong.
@@ -13,7 +13,7 @@ The program comes from `DynamoExporter`; five stages stand around `torch.onnx.ex
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,10 +29,9 @@ from .exporter_dynamo import DynamoExporter
 from .known_faults import ONNX_DISABLE_OPTIMIZE
 from .onnx_tables import _IR_FIXES, _ONNX_TRANSLATION_TABLE, apply_ir_fixes, translation_table
 from .patching import fix_nodes, fix_program, patched
-from .prepare import Prepared
 from .quiet import without_output
 from .run import ExportRun
-from .traced import finish, source_line
+from .traced import finish, run_program, source_line
 
 if TYPE_CHECKING:
     import onnx_ir
@@ -42,7 +41,8 @@ __all__ = ["ONNX_DISABLE_OPTIMIZE", "_IR_FIXES", "_ONNX_TRANSLATION_TABLE", "Onn
 
 # ── Stage 1: Torch patches ──
 
-# `patched("onnx", …)` in `OnnxExporter.run_stages`: in force while the stages of `DynamoExporter` trace the model.
+# `patched("onnx", …)` in `OnnxExporter.run_stages`: in force while the stages of `DynamoExporter` trace the
+# model, and, for those that swap torch.onnx's and onnxscript's own code, until the graph is finished.
 
 
 # ── Stage 2: ONNX patches ──
@@ -196,16 +196,6 @@ class OnnxExporter(DynamoExporter):
             with run.stage(self.stages[4]):
                 _finish_ir(finished.program, finished, config, run)
         finished.program.meta["external_data"] = config.external_data
-        finished.rungs["exported program"] = _run_program(program, prepared)
-        finished.rungs["decomposed program"] = _run_program(lowered, prepared)
+        finished.rungs["exported program"] = run_program(program, prepared)
+        finished.rungs["decomposed program"] = run_program(lowered, prepared)
         return finished
-
-
-def _run_program(program: ExportedProgram, prepared: Prepared) -> Callable[[Mapping[str, Any]], Any]:
-    """A rung for the bisection of a mismatch: a program of the way, on the inputs that eager gets."""
-
-    def run(inputs: Mapping[str, Any]) -> Any:
-        with torch.no_grad():
-            return program.module()(**prepared.complete(inputs))
-
-    return run

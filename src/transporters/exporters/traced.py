@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,16 @@ def finish(program: ExportedProgram, prepared: Prepared, contract: ShapeContract
 
     inputs, outputs = describe(program, prepared, contract)
     return Finished(program, prepared, contract, inputs, outputs, spec, {"patched eager": patched_eager})
+
+
+def run_program(program: ExportedProgram, prepared: Prepared) -> Callable[[Mapping[str, Any]], Any]:
+    """A rung for the bisection of a mismatch: a program of the way, on the inputs that eager gets."""
+
+    def run(inputs: Mapping[str, Any]) -> Any:
+        with torch.no_grad():
+            return program.module()(**prepared.complete(inputs))
+
+    return run
 
 
 def describe(
