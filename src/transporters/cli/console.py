@@ -7,7 +7,7 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -68,6 +68,24 @@ class Screen:
             self._live.update(
                 self._live.task_ids[0], description=f"Verify: {_plain(variation.name)} {variation.status}"
             )
+
+    @contextmanager
+    def bar(self, name: str, total: int) -> Iterator[Callable[[str, str], None]]:
+        """Progress over many steps: a bar with counts and the time left on a terminal, else a line per step.
+
+        Yields:
+            What to call after each step, with a short text for beside the bar and a line for where there is none.
+        """
+        self._stop()
+        if not self._err.is_terminal:
+            yield lambda _, line: self.say(line)
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, TextColumn("{task.fields[counts]}"), console=self._err) as live:
+            task = live.add_task(_plain(name), total=total, counts="")
+            yield lambda counts, _: live.update(task, advance=1, counts=_plain(counts))
 
     def say(self, text: str, style: str = "") -> None:
         """Write a line for people, on standard error."""

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UsageError
-from . import export, run, stages, verify, workarounds
+from . import export, run, stages, sweep, verify, workarounds
 from .console import session
 
 #: Typer's "the command line cannot be parsed", of which it exports only this child.
@@ -27,6 +27,7 @@ app.command("export", short_help="Export a model, verify it, and save it.")(expo
 app.command("verify", short_help="Compare a saved artifact with eager.")(verify.verify)
 app.command("run", short_help="Run a saved artifact on text.")(run.run)
 app.command("stages", short_help="Show an exporter's stages in order.")(stages.stages)
+app.command("sweep", short_help="Export and verify every architecture.")(sweep.sweep)
 app.add_typer(workarounds.app, name="workarounds")
 
 
