@@ -142,10 +142,11 @@ def result_key(result: Result) -> str:
 def _cases(order: Order) -> list[Case]:
     from .. import zoo
     from ..sweep import cases
-    from ..zoo.richest import richest_classes
 
     pairs = [(entry.name, entry.model_type) for entry in zoo.classes()]
     if order.richest:
+        from ..zoo.richest import richest_classes
+
         taken = set(richest_classes())
         pairs = [pair for pair in pairs if pair[0] in taken]
     if order.sample is not None:

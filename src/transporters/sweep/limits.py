@@ -77,7 +77,7 @@ def run_limited(case: Case, limits: Limits, function: str = RUN_CASE) -> results
         )
         process.start()
         stopped, peak = _watch(process, limits)
-        found = _found(place, process.exitcode, stopped)
+        found = _found(place, process.exitcode or 0, stopped)
     return {
         **case.to_dict(),
         **found,
