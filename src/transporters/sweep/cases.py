@@ -45,7 +45,7 @@ class Case:
 def select(
     classes: Iterable[tuple[str, str]], backends: Sequence[str], shapes: Sequence[str], only: Sequence[str] = ()
 ) -> list[Case]:
-    """All cases of some classes, sorted.
+    """All cases of some classes, in the order of the hash of their names: a sweep's beginning is like its whole.
 
     Args:
         classes: Name and architecture of each class.
@@ -69,12 +69,12 @@ def select(
             f"no model class fits {' or '.join(map(repr, only))}",
             advice="a pattern is held against names of classes ('Llama*') and of architectures ('llama')",
         )
-    return sorted(
+    return [
         Case(name, architecture, backend, shape)
-        for name, architecture in taken
+        for name, architecture in sorted(taken, key=lambda pair: _lot(pair[0]))
         for backend in backends
         for shape in shapes
-    )
+    ]
 
 
 def draw(classes: Iterable[tuple[str, str]], count: int) -> list[tuple[str, str]]:
@@ -84,11 +84,11 @@ def draw(classes: Iterable[tuple[str, str]], count: int) -> list[tuple[str, str]
         classes: Name and architecture of each class.
         count: How many; all architectures when there are fewer.
     """
-
-    def lot(text: str) -> str:
-        return hashlib.sha256(text.encode()).hexdigest()
-
     first: dict[str, str] = {}
     for name, architecture in classes:
-        first[architecture] = min(first.get(architecture, name), name, key=lot)
-    return sorted((first[architecture], architecture) for architecture in sorted(first, key=lot)[:count])
+        first[architecture] = min(first.get(architecture, name), name, key=_lot)
+    return sorted((first[architecture], architecture) for architecture in sorted(first, key=_lot)[:count])
+
+
+def _lot(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
