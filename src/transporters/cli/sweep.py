@@ -105,14 +105,14 @@ def sweep(
 
 def _carry_out(order: Order, screen: Screen) -> int:
     from ..exporters import auto
-
-    for name in order.backends:
-        auto.backend(name)
-    with screen.step("Find classes"):
-        cases = _cases(order)
     from ..sweep import engines, results
     from ..sweep.limits import Limits
 
+    for name in order.backends:
+        auto.backend(name)
+    engines.check(order.engine)
+    with screen.step("Find classes"):
+        cases = _cases(order)
     finished = {result_key(result): result for result in _finished(order, screen)}
     todo = [case for case in cases if case.key not in finished]
     fresh: list[Result] = []

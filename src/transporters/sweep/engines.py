@@ -17,6 +17,16 @@ from .results import Result
 ENGINES = ("local", "ray")
 
 
+def check(engine: str) -> None:
+    """Check the name of an engine.
+
+    Raises:
+        UsageError: When there is no such engine.
+    """
+    if engine not in ENGINES:
+        raise UsageError(f"there is no engine {engine!r}", advice=f"known engines: {', '.join(ENGINES)}")
+
+
 def run(
     engine: str, cases: Iterable[Case], limits: Limits, jobs: int, function: str = limited.RUN_CASE
 ) -> Iterator[Result]:
@@ -33,8 +43,7 @@ def run(
         UsageError: When there is no such engine.
         MissingBackendError: When the engine's package is absent.
     """
-    if engine not in ENGINES:
-        raise UsageError(f"there is no engine {engine!r}", advice=f"known engines: {', '.join(ENGINES)}")
+    check(engine)
     return (_local if engine == "local" else _ray)(list(cases), limits, jobs, function)
 
 
