@@ -115,8 +115,7 @@ def prepare(model: PreTrainedModel, sample_inputs: Mapping[str, Any], run: Expor
         )
     constants = {name: value for name, value in given.items() if name not in tensors}
     copies = _copy(model, tensors, run)
-    config = getattr(model, "config", None)
-    prepared = Prepared(model, copies, copies, constants, preparers=preparers_for(config, copies))
+    prepared = Prepared(model, copies, copies, constants, preparers=preparers_for(model, copies))
     prepared.inputs = prepared.complete(copies)
     prepared.labels = axes.label_axes(prepared.inputs)
     for name in sorted(set(prepared.inputs) - set(copies)):
@@ -125,15 +124,21 @@ def prepare(model: PreTrainedModel, sample_inputs: Mapping[str, Any], run: Expor
 
 
 def copy_inputs(model_dtype: torch.dtype, device: torch.device, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Private copies of ``inputs``, floats in ``model_dtype``, on ``device``; containers are rebuilt, not shared."""
+    """Private copies of ``inputs``, floats in ``model_dtype``, on ``device``; containers are rebuilt, not shared.
 
-    def copy(_: str, leaf: Any) -> Any:
+    What a decoder takes back from its last step keeps the dtype in which it came out.
+    """
+
+    def cast(_: str, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         dtype = model_dtype if leaf.is_floating_point() else leaf.dtype
         return leaf.detach().to(device=device, dtype=dtype, copy=True)
 
-    return {name: pytrees.map_named(copy, value) for name, value in inputs.items()}
+    def move(_: str, leaf: Any) -> Any:
+        return leaf.detach().to(device=device, copy=True) if isinstance(leaf, torch.Tensor) else leaf
+
+    return {n: pytrees.map_named(move if n in axes.STEP_GROUPS else cast, value) for n, value in inputs.items()}
 
 
 def forward_arguments(model: torch.nn.Module) -> tuple[tuple[str, ...], bool]:
@@ -192,7 +197,7 @@ def _named_arguments(model: PreTrainedModel, sample_inputs: Mapping[str, Any], r
     for name, value in sample_inputs.items():
         if value is None:
             continue
-        if name in LABELS:
+        if name in LABELS and not (name == "future_values" and getattr(model, "base_model", None) is model):
             raise InputError(
                 f"the sample inputs hold {name!r}, which is there for a loss",
                 advice=f"leave {name!r} out of the inputs",
@@ -237,7 +242,8 @@ def _copy(model: torch.nn.Module, inputs: dict[str, Any], run: ExportRun) -> dic
     dtype = parameter.dtype if parameter is not None else torch.float32
     device = parameter.device if parameter is not None else torch.device("cpu")
     for name, leaf in pytrees.named_leaves(inputs):
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.dtype != dtype:
+        kept = name.partition(".")[0] in axes.STEP_GROUPS
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.dtype != dtype and not kept:
             run.note("info", name, f"cast from {leaf.dtype} to the model's {dtype}")
         if isinstance(leaf, torch.Tensor) and leaf.device != device:
             run.note("info", name, f"moved from {leaf.device} to the model's {device}")

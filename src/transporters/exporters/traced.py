@@ -117,10 +117,14 @@ def _entry(name: str, value: Any, readable: dict[str, str]) -> dict[str, Any]:
 
 
 def output_names(spec: TreeSpec | None) -> tuple[str, ...]:
-    """Dotted name per output leaf, in order; a lone tensor is called ``output``."""
+    """Dotted name per output leaf, in the program's order; a lone tensor is called ``output``.
+
+    A container that is rebuilt may hold its fields in another order than the one that the model filled them in.
+    """
     assert spec is not None, "torch.export always records the output's structure"
-    tree = pytrees.rebuild([torch.empty(0)] * spec.num_leaves, spec)
-    return tuple(name or "output" for name, _ in pytrees.named_leaves(tree))
+    tree = pytrees.rebuild([torch.tensor(place) for place in range(spec.num_leaves)], spec)
+    names = {int(place): name or "output" for name, place in pytrees.named_leaves(tree)}
+    return tuple(names[place] for place in range(spec.num_leaves))
 
 
 def note_graph_findings(program: ExportedProgram, inputs: Mapping[str, Any], run: ExportRun) -> None:

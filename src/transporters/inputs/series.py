@@ -36,8 +36,9 @@ def history(request: SampleRequest, made: dict[str, Any]) -> dict[str, Any]:
         found["freq"] = torch.zeros(request.batch, 1, dtype=torch.int64)
     ahead = request.find("prediction_length")
     if request.takes("future_values", "future_time_features") and ahead and request.needs("past_time_features"):
-        future = _curves(request, int(ahead), channels)
-        found["future_values"] = future if several else future[..., 0]
+        if request.class_name.endswith("Model"):  # there its decoder reads them; a head takes its loss of them
+            future = _curves(request, int(ahead), channels)
+            found["future_values"] = future if several else future[..., 0]
         found["future_time_features"] = _calendar(request, int(ahead))
     return found
 

@@ -83,6 +83,7 @@ class TorchRunner:
     def __init__(self, program: ExportedProgram, inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> None:
         self._program = program
         self._module = program.module()
+        self._names = [entry["name"] for entry in outputs]
 
     def run(self, inputs: dict[str, Any]) -> list[Any]:
         """Output leaves, in the program's order.
@@ -102,7 +103,8 @@ class TorchRunner:
                 backend="torch",
                 advice="compare their shapes with the artifact's shape contract (`transporters verify` prints it)",
             ) from error
-        return pytrees.leaves(outputs)
+        found = {name or "output": leaf for name, leaf in pytrees.named_leaves(outputs)}
+        return [found.get(name) for name in self._names]  # a rebuilt container may hold its fields in another order
 
     def describe(self) -> dict[str, Any]:
         """Facts for the manifest: ``operators``, how often each operation stands in the graph."""

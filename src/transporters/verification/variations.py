@@ -81,15 +81,14 @@ def reverse_batch(inputs: Mapping[str, Any], labels: axes.Labels) -> dict[str, A
     flipped: dict[str, Any] = pytrees.map_named(flip, dict(inputs))
     packed = {top for top in flipped if "patches" in labels.get(top, ())}
     for top in packed:
-        flipped[top] = _reverse_packed(inputs, top)
+        flipped[top] = _reverse_packed(inputs, top, labels[top].index("patches"))
     return flipped
 
 
-def _reverse_packed(inputs: Mapping[str, Any], top: str) -> torch.Tensor:
+def _reverse_packed(inputs: Mapping[str, Any], top: str, axis: int) -> torch.Tensor:
     """Patches of packed images in the reverse order of the images."""
-    grid = inputs["image_grid_thw" if top == "pixel_values" else "video_grid_thw"]
-    pieces = torch.split(inputs[top], grid.prod(-1).tolist())
-    return torch.cat(list(reversed(pieces)))
+    pieces = torch.split(inputs[top], inputs[axes.grid_name(inputs)].prod(-1).tolist(), axis)
+    return torch.cat(list(reversed(pieces)), axis)
 
 
 def _image_sizes(sample: Mapping[str, Any], labels: axes.Labels, sizes: Mapping[str, int]) -> Iterator[Case]:

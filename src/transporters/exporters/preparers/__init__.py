@@ -7,19 +7,30 @@ own, a preparer computes it from the other inputs: before the trace, and again w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, Self
 
+import torch
+
+from ...errors import ArtifactError
 from .vision_grid import VisionGrid
 
 
 class Preparer(Protocol):
-    """Computes further inputs. ``name`` is written into the manifest."""
+    """Computes further inputs. ``name`` and ``settings`` are written into the manifest."""
 
     name: str
 
-    def applies(self, config: Any, inputs: Mapping[str, Any]) -> bool:
-        """Whether these inputs need it."""
+    @classmethod
+    def find(cls, model: torch.nn.Module, inputs: Mapping[str, Any]) -> Self | None:
+        """A preparer for these inputs, when they need one."""
+
+    def settings(self) -> dict[str, Any]:
+        """What it found out when it was made, JSON-ready."""
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """Inverse of `settings`."""
 
     def before(self, config: Any, model_class: type, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs with what the model would have computed; what the caller gave himself is kept."""
@@ -28,14 +39,29 @@ class Preparer(Protocol):
         """The program's outputs in eager's structure, where that depends on the inputs' values."""
 
 
-PREPARERS: tuple[Preparer, ...] = (VisionGrid(),)
+PREPARERS: tuple[type[Preparer], ...] = (VisionGrid,)
 
 
-def preparers_for(config: Any, inputs: Mapping[str, Any]) -> tuple[Preparer, ...]:
+def preparers_for(model: torch.nn.Module, inputs: Mapping[str, Any]) -> tuple[Preparer, ...]:
     """The preparers that these inputs need, in order."""
-    return tuple(p for p in PREPARERS if p.applies(config, inputs))
+    return tuple(found for kind in PREPARERS if (found := kind.find(model, inputs)) is not None)
 
 
-def preparers_by_name(names: list[str]) -> tuple[Preparer, ...]:
-    """The preparers that a manifest names."""
-    return tuple(p for p in PREPARERS if p.name in names)
+def describe(preparers: Iterable[Preparer]) -> list[dict[str, Any]]:
+    """Preparers as a manifest keeps them."""
+    return [{"name": preparer.name, **preparer.settings()} for preparer in preparers]
+
+
+def from_description(entries: Iterable[Any]) -> tuple[Preparer, ...]:
+    """Inverse of `describe`.
+
+    Raises:
+        ArtifactError: When an entry is none of this package's.
+    """
+    kinds = {kind.name: kind for kind in PREPARERS}
+    try:
+        return tuple(kinds[entry["name"]].from_settings(entry) for entry in entries)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ArtifactError(
+            "the manifest names a preparer that this package does not have", advice="export the model again"
+        ) from error

@@ -4,55 +4,78 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-_MODALITIES = (("image", "pixel_values"), ("video", "pixel_values_videos"))
+from ..tracing import preserved_state
+from .vision_calls import Call, recorded
+
+#: Inputs that say how many patches an image has, in which rows and columns; the first group says of which modality.
+_GRID = re.compile(r"((?:image_|video_)?)(grid_thw|target_sizes)")
 
 
 class VisionGrid:
     """Computes what a packed vision encoder reads out of its grids.
 
-    Per modality: ``<modality>_position_ids`` (patches, 2) and ``<modality>_cu_seqlens`` (segments + 1) int32, which the
-    encoders of Transformers take in place of computing them; and ``position_ids`` (3, batch, sequence) from the
-    model's own ``get_rope_index``.
+    Per grid the results of the encoder's own functions (`vision_calls`) under the names by which the encoders of
+    Transformers take them in place of computing them, such as ``image_position_ids`` (patches, 2) and
+    ``image_cu_seqlens`` (segments + 1) int32; and ``position_ids`` (3, batch, sequence) from the model's own
+    ``get_rope_index``.
+
+    Args:
+        calls: What is computed.
     """
 
     name = "vision_grid"
 
-    def applies(self, config: Any, inputs: Mapping[str, Any]) -> bool:
-        """When a grid is among the inputs."""
-        return any(f"{modality}_grid_thw" in inputs for modality, _ in _MODALITIES)
+    def __init__(self, calls: tuple[Call, ...] = ()) -> None:
+        self.calls = calls
+
+    @classmethod
+    def find(cls, model: torch.nn.Module, inputs: Mapping[str, Any]) -> VisionGrid | None:
+        """When a grid is among the inputs. Runs the model once, to see what it computes from the grid."""
+        if not any(_GRID.fullmatch(name) for name in inputs):
+            return None
+        private = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in inputs.items()}
+        with torch.no_grad(), preserved_state(model), recorded(inputs) as calls:
+            model(**private)
+        return cls(tuple(calls))
+
+    def settings(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {"calls": [call.to_dict() for call in self.calls]}
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> VisionGrid:
+        """Inverse of `settings`."""
+        return cls(tuple(Call.from_dict(call) for call in settings["calls"]))
 
     def before(self, config: Any, model_class: type, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs with positions and segment bounds."""
-        from transformers import vision_utils
-
+        """The inputs with positions and segment bounds; what the caller gave himself is kept."""
         added = dict(inputs)
-        merge = config.vision_config.spatial_merge_size
-        for modality, _ in _MODALITIES:
-            grid = inputs.get(f"{modality}_grid_thw")
-            if grid is None:
-                continue
-            if f"{modality}_position_ids" not in added:
-                added[f"{modality}_position_ids"] = vision_utils.get_vision_position_ids(grid, merge)
-            if f"{modality}_cu_seqlens" not in added:
-                added[f"{modality}_cu_seqlens"] = vision_utils.get_vision_cu_seqlens(grid)
+        for call in self.calls:
+            grid = _GRID.fullmatch(call.grid)
+            prefix = grid[1] if grid else ""
+            if any(f"{prefix}{key}" not in added for key in call.keys):
+                found = call.compute(inputs)
+                added = {**{f"{prefix}{key}": value for key, value in found.items()}, **added}
+        added = {name: added[name] for name in sorted(added, key=lambda name: name not in inputs)}
         if "position_ids" not in added and "mm_token_type_ids" in inputs:
             added["position_ids"] = self._rope_index(config, model_class, inputs)
         return added
 
     def after(self, config: Any, inputs: Mapping[str, Any], outputs: Any) -> Any:
         """Split the pooled features into one tensor per image, as eager returns them."""
-        for modality, _ in _MODALITIES:
+        for modality in ("image", "video"):
             grid = inputs.get(f"{modality}_grid_thw")
             features: Any = getattr(outputs, f"{modality}_outputs", None)
-            pooled = getattr(features, "pooler_output", None)
-            if grid is not None and isinstance(pooled, (tuple, list)) and len(pooled) == 1:
-                sizes = (grid.prod(-1) // config.vision_config.spatial_merge_size**2).tolist()
-                features.pooler_output = torch.split(pooled[0], sizes)
+            for name in ("pooler_output", "deepstack_features"):
+                joined = getattr(features, name, None)
+                if grid is not None and isinstance(joined, (tuple, list)):
+                    setattr(features, name, _per_image(joined, grid.prod(-1)))
         return outputs
 
     def _rope_index(self, config: Any, model_class: type, inputs: Mapping[str, Any]) -> torch.Tensor:
@@ -68,6 +91,21 @@ class VisionGrid:
         position_ids: torch.Tensor
         position_ids, _ = stand_in.get_rope_index(**{k: v for k, v in inputs.items() if k in accepted})
         return position_ids
+
+
+def _per_image(features: Any, patches: torch.Tensor) -> Any:
+    """Features that are joined in a sequence of one tensor, per image; sequences of such sequences alike.
+
+    Args:
+        features: Lists or tuples of (features, width) tensors.
+        patches: (images,) numbers of patches; an image has features in proportion.
+    """
+    if isinstance(features, (tuple, list)) and len(features) == 1 and isinstance(features[0], torch.Tensor):
+        share = int(patches.sum()) // max(1, features[0].shape[0])
+        return torch.split(features[0], (patches // share).tolist())
+    if isinstance(features, (tuple, list)):
+        return type(features)(_per_image(entry, patches) for entry in features)
+    return features
 
 
 def _class_with(model_class: type, method: str) -> Any:

@@ -20,7 +20,7 @@ _SEGMENTS: ContextVar[torch.Tensor | None] = ContextVar("segments", default=None
 class _WholeLength:
     """Stands in for the bounds of packed pieces and says that there is one piece: everything.
 
-    It answers what the models ask of a tensor of bounds or of patch grids: slices, differences, products, and the list.
+    It answers what the models ask of a tensor of bounds: slices, differences, and the list.
     """
 
     def __init__(self, length: Any) -> None:
@@ -32,16 +32,46 @@ class _WholeLength:
     def __sub__(self, _: Any) -> _WholeLength:
         return self
 
-    def __floordiv__(self, divisor: int) -> _WholeLength:
-        return _WholeLength(self._length // divisor)
-
-    def prod(self, _: int) -> _WholeLength:
-        """Number of patches."""
-        return self
-
     def tolist(self) -> list[Any]:
         """One length."""
         return [self._length]
+
+
+class _OneImage:
+    """A grid of patches, or the numbers of patches per image, that says as a list that there is one image.
+
+    In every other regard it is the tensor that it stands in for.
+    """
+
+    def __init__(self, tensor: torch.Tensor, total: Any) -> None:
+        self._tensor = tensor
+        self._total = total  # patches, or features, of all images
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tensor, name)
+
+    def __getitem__(self, place: Any) -> torch.Tensor:
+        return self._tensor[place]
+
+    def __len__(self) -> int:
+        return len(self._tensor)
+
+    def __floordiv__(self, divisor: int) -> _OneImage:
+        return _OneImage(self._tensor // divisor, self._total // divisor)
+
+    def prod(self, dim: int) -> _OneImage:
+        """Numbers of patches."""
+        return _OneImage(self._tensor.prod(dim), self._total)
+
+    def tolist(self) -> list[Any]:
+        """One number: all."""
+        return [self._total]
+
+    @classmethod
+    def __torch_function__(cls, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plain = [value._tensor if isinstance(value, _OneImage) else value for value in args]
+        named = {k: v._tensor if isinstance(v, _OneImage) else v for k, v in (kwargs or {}).items()}
+        return function(*plain, **named)
 
 
 def segment_mask(bounds: torch.Tensor, length: Any) -> torch.Tensor:
@@ -194,7 +224,7 @@ def _patch_feature_split(original: Callable[..., Any]) -> Callable[..., Any]:
         precomputed = any(name.endswith("cu_seqlens") for name in bound.arguments.get("kwargs", kwargs))
         if pixels is None or not precomputed:
             return NotImplemented
-        bound.arguments[grid_name] = _WholeLength(pixels.shape[0])
+        bound.arguments[grid_name] = _OneImage(bound.arguments[grid_name], pixels.shape[0])
         return original(*bound.args, **bound.kwargs)
 
     return get_features

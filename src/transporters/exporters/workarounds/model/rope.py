@@ -66,9 +66,9 @@ def _patch_dynamic_rope(original: Callable[..., Any]) -> Callable[..., Any]:
     """Compute the frequencies from the positions as a tensor, and leave the module's own tables alone."""
     plain = getattr(original, "__wrapped__", None)
 
-    def forward(self: Any, x: torch.Tensor, position_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if plain is None or getattr(self, "rope_type", None) != "dynamic":
-            return NotImplemented
+    def forward(self: Any, x: torch.Tensor, position_ids: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if plain is None or getattr(self, "rope_type", None) != "dynamic" or position_ids is None:
+            return NotImplemented  # other rotary embeddings take other arguments
         standing = self._buffers["inv_freq"]
         self._buffers["inv_freq"] = dynamic_ntk_frequencies(self.config, position_ids.max() + 1, x.device)
         try:
