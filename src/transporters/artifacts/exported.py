@@ -14,7 +14,8 @@ import torch
 
 from ..errors import RunError, UsageError
 from ..exporters import auto
-from ..exporters.preparers import Preparer, preparers_by_name
+from ..exporters import preparers as preparing
+from ..exporters.preparers import Preparer
 from ..exporters.run import ExportRun
 from ..exporters.shapes import ShapeContract
 from ..trees import containers, pytrees
@@ -163,7 +164,7 @@ class ExportedModel:
             "outputs": self.outputs,
             "shape_contract": self.contract.to_dict(),
             "constants": self.constants,
-            "preparers": [preparer.name for preparer in self.preparers],
+            "preparers": preparing.describe(self.preparers),
             "containers": sorted(
                 {*pytrees.container_names_of(self.output_spec), *samples.container_names(self.sample_inputs)}
             ),
@@ -234,7 +235,7 @@ class ExportedModel:
             outputs=manifest["outputs"],
             output_spec=pytrees.loads(manifest["output_spec"]),
             constants=manifest["constants"],
-            preparers=preparers_by_name(manifest["preparers"]),
+            preparers=preparing.from_description(manifest["preparers"]),
             sample_inputs=samples.read(folder, manifest.get("samples") or {}),
             export_config=manifest.get("config") or {},
             model_config=samples.read_model_config(folder),

@@ -16,11 +16,23 @@ import torch
 from ..trees import pytrees
 
 #: Labels that may be of size 0: an empty cache is how a text begins.
-MAY_BE_EMPTY = frozenset({"past_sequence"})
+MAY_BE_EMPTY = frozenset({"past_sequence", "past_window"})
 
 #: Labels whose size follows from the model's configuration: other sizes are another model.
 FIXED = frozenset(
-    {"channels", "hidden", "heads", "capacity", "head_dim", "patch_features", "coordinates", "thw", "state", "kinds"}
+    {
+        "channels",
+        "hidden",
+        "heads",
+        "capacity",
+        "head_dim",
+        "packed",
+        "patch_features",
+        "coordinates",
+        "thw",
+        "state",
+        "kinds",
+    }
 )
 
 #: Labels whose size follows from others (`with_total`).
@@ -59,6 +71,12 @@ _BY_NAME: dict[str, tuple[tuple[str, ...], ...]] = {
     "input_values": (("batch", "samples"), ("batch", "channels", "samples")),
     "padding_mask": (("batch", "samples"),),
 }
+#: Inputs with a row (…, height, width) per image, in patches, for images that are packed one after the other.
+_GRIDS = ("image_grid_thw", "grid_thw", "target_sizes")
+
+#: Arguments of a decoder's graph that hold the tensors of its cache.
+STEP_GROUPS = frozenset({"past_key_values", "past_conv", "past_ssm"})
+
 Labels = dict[str, tuple[str, ...]]
 
 
@@ -99,6 +117,8 @@ def with_total(old: Mapping[str, int], wanted: Mapping[str, int]) -> dict[str, i
     if "total_sequence" in old and {"sequence", "past_sequence"} & set(wanted):
         changes = [wanted[label] - old[label] for label in ("sequence", "past_sequence") if label in wanted]
         found.setdefault("total_sequence", old["total_sequence"] + sum(changes))
+    if "past_window" in old and "past_sequence" in wanted:  # a window holds at most what there is
+        found.setdefault("past_window", min(old["past_window"], wanted["past_sequence"]))
     return found
 
 
@@ -135,8 +155,14 @@ def resize(inputs: Mapping[str, Any], labels: Labels, new_sizes: Mapping[str, in
 
 def _known(name: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[str, ...] | None:
     top, _, rest = name.partition(".")
+    if rest and top in STEP_GROUPS:
+        return _of_a_step(name, leaf, inputs)
     if rest:
         return _known_leaf(name, leaf, inputs[top])
+    if grid_name(inputs) in ("grid_thw", "target_sizes"):
+        return _packed_alone(top, leaf, inputs)
+    if packed := _packed(top, leaf, inputs):
+        return packed
     if top == "input_features" and _frames_first(leaf, inputs):
         return ("batch", "frames", "mel_bins")
     for labels in _BY_NAME.get(top, ()):
@@ -147,6 +173,44 @@ def _known(name: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[st
     if leaf.ndim == 3 and top.endswith(("hidden_state", "embeds", "hidden_states")):
         return ("batch", f"{top}.1", "hidden")
     return None
+
+
+def grid_name(inputs: Mapping[str, Any]) -> str:
+    """Name of the input that says how large packed images are; empty when there is none."""
+    return next((name for name in _GRIDS if isinstance(inputs.get(name), torch.Tensor)), "")
+
+
+def _packed_alone(top: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Labels for a vision encoder without a text beside it: an image is a row of its batch."""
+    if top == grid_name(inputs):
+        return ("batch", "thw")
+    return _packed(top, leaf, inputs) or tuple(f"{top}.{axis}" for axis in range(leaf.ndim))
+
+
+def _packed(top: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Labels of patches that are packed one after the other, and of what is computed for each; empty for others.
+
+    The patches lie along the first axis, or along the second behind one of size 1.
+    """
+    grid = grid_name(inputs)
+    if not grid or top == grid or top in _BY_NAME and top != "pixel_values":
+        return ()
+    if top.endswith(("seqlens", "window_index")):
+        return tuple(f"{top}.{axis}" for axis in range(leaf.ndim))
+    total = int(inputs[grid].prod(-1).sum())
+    for before in ((), ("packed",)):
+        place = len(before)
+        if leaf.ndim > place and leaf.shape[place] == total and (not before or leaf.shape[0] == 1):
+            return (*before, "patches", *("patch_features" for _ in leaf.shape[place + 1 :]))
+    return ()
+
+
+def _of_a_step(name: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Labels of a tensor that a decoder's graph takes back from the step before (`transporters.generation`)."""
+    if not name.endswith((".key", ".value")):
+        return ("batch", *("state" for _ in leaf.shape[1:]))
+    seen = inputs["attention_mask"].shape[1] - inputs["input_ids"].shape[1]
+    return ("batch", "heads", "past_sequence" if leaf.shape[2] == seen else "past_window", "head_dim")
 
 
 def _frames_first(features: torch.Tensor, inputs: Mapping[str, Any]) -> bool:
