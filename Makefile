@@ -40,7 +40,7 @@ format: $(STAMP)  ## Put the code into the house format
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-docs: $(STAMP)  ## Write the generated pages: WORKAROUNDS.md and docs/stages.md
+docs: $(STAMP)  ## Write the generated pages: WORKAROUNDS.md, docs/stages.md and docs/coverage.*
 	$(BIN)/python scripts/generate_docs.py
 
 venv: $(STAMP)  ## Make .venv and install everything into it

@@ -80,8 +80,9 @@ def test_links_lead_somewhere(name):
 
 def test_every_option_that_the_docs_name_exists(capsys):
     known = set()
-    for command in ([], ["export"], ["verify"], ["run"], ["stages"], ["workarounds", "list"], ["workarounds", "show"]):
-        dispatch([*command, "--help"])
+    commands = ("", "check", "export", "verify", "run", "stages", "sweep", "workarounds list", "workarounds show")
+    for command in commands:
+        dispatch([*command.split(), "--help"])
         known |= set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out))
     for name in ("README.md", "CHANGELOG.md", "docs/guide.md", "docs/extending.md"):
         named = set(re.findall(r"(?<=[`\s(])--[a-z][a-z-]+", (ROOT / name).read_text(encoding="utf-8")))

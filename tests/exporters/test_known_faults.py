@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule of `ONNX_DISABLE_OPTIMIZE`: an entry names an upstream issue, and goes when the optimizer is right again."""
+"""The rules of the lists: an entry says what it waits for, and goes when it is no longer needed.
+
+`ONNX_DISABLE_OPTIMIZE` waits for an upstream issue, `EXPORT_SKIPS` for a change in the model.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import pytest
 import torch
 
 from tiny import TINY, build
 from tiny_more import MORE
-from transporters import OnnxExporter
-from transporters.errors import TransportersError
+from transporters import DynamoExporter, OnnxExporter, zoo
+from transporters.errors import ExportError, TransportersError
 from transporters.exporters import known_faults
 from transporters.inputs.samples import sample_inputs
+from transporters.zoo.unbuildable import UNBUILDABLE
 
 
 def refused(entries: dict[str, str]) -> list[str]:
@@ -59,3 +64,62 @@ def test_an_entry_switches_the_optimizer_off_and_is_found_out_when_it_is_not_nee
     assert len(left.program.graph) > len(whole.program.graph)
     assert any(issue in finding.message for finding in left.run.findings)
     assert no_longer_needed("GPT2LMHeadModel", model)
+
+
+def badly_skipped(entries: Mapping[str, str]) -> list[str]:
+    """Entries that do not name a class of the zoo, or no sentence about what would lift them."""
+    return [name for name, change in entries.items() if not in_zoo(name) or not re.fullmatch(r"\S.{20,}\.", change)]
+
+
+def in_zoo(name: str) -> bool:
+    """Whether the zoo can build a class of this name."""
+    try:
+        return zoo.find(name).name not in UNBUILDABLE
+    except KeyError:
+        return False
+
+
+def exports(name: str) -> bool:
+    """Whether a class exports and verifies, with dynamic axes or at least with fixed ones."""
+    model, inputs = zoo.build_with_inputs(name)
+    for dynamic in (True, False):
+        try:
+            if DynamoExporter().export(model, inputs, {"export_format": "torch", "dynamic": dynamic}).verify().verified:
+                return True
+        except TransportersError:
+            continue
+    return False
+
+
+def test_every_skipped_class_exists_and_says_what_would_lift_it():
+    assert badly_skipped(known_faults.EXPORT_SKIPS) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("BertModel", ""), ("BertModel", "it is slow"), ("NoSuchModel", "Its loop over tokens would be one product.")],
+)
+def test_a_skip_on_a_whim_is_refused(name, change):
+    assert badly_skipped({name: change}) == [name]
+
+
+def test_the_skips_cannot_be_changed_at_run_time():
+    with pytest.raises(TypeError):
+        known_faults.EXPORT_SKIPS["BertModel"] = "Its loop over tokens would be one product."
+
+
+@pytest.mark.slow
+def test_every_skipped_class_still_cannot_be_exported():
+    lifted = [name for name in known_faults.EXPORT_SKIPS if exports(name)]
+    assert lifted == [], "these export and verify: delete their entries"
+
+
+@pytest.mark.model
+def test_a_skip_that_is_not_needed_is_found_out(monkeypatch):
+    assert exports("LlamaModel")
+    monkeypatch.setattr(DynamoExporter, "export", refuse)
+    assert not exports("LlamaModel")
+
+
+def refuse(*_, **__):
+    raise ExportError("no way")

@@ -54,7 +54,9 @@ def test_columns_that_look_alike_are_not_guessed():
     assert not calls
 
 
-@pytest.mark.parametrize("function", ["os:system", "transformers.vision_utils:F", "transformers.models.x.y:get_vision_z"])
+@pytest.mark.parametrize(
+    "function", ["os:system", "transformers.vision_utils:F", "transformers.models.x.y:get_vision_z"]
+)
 def test_a_manifest_names_no_other_function(function):
     entry = {"function": function, "tensors": {}, "options": {}, "keys": ["x"]}
     with pytest.raises(ArtifactError, match="computes no vision inputs"):

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UsageError
-from . import export, run, stages, sweep, verify, workarounds
+from . import check, export, run, stages, sweep, verify, workarounds
 from .console import session
 
 #: Typer's "the command line cannot be parsed", of which it exports only this child.
@@ -23,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command("check", short_help="Try an export on a tiny model of an architecture.")(check.check)
 app.command("export", short_help="Export a model, verify it, and save it.")(export.export)
 app.command("verify", short_help="Compare a saved artifact with eager.")(verify.verify)
 app.command("run", short_help="Run a saved artifact on text.")(run.run)

@@ -141,9 +141,10 @@ def result_key(result: Result) -> str:
 
 def _cases(order: Order) -> list[Case]:
     from .. import zoo
+    from ..exporters.known_faults import EXPORT_SKIPS
     from ..sweep import cases
 
-    pairs = [(entry.name, entry.model_type) for entry in zoo.classes()]
+    pairs = [(entry.name, entry.model_type) for entry in zoo.classes() if entry.name not in EXPORT_SKIPS]
     if order.richest:
         from ..zoo.richest import richest_classes
 
@@ -204,6 +205,7 @@ def _tell(found: list[Result], ran: int, screen: Screen) -> None:
     from rich.text import Text
 
     from ..sweep import results
+    from ..sweep.coverage import costliest
 
     counted = results.counts(found)
     table = Table(title=f"{len(found)} cases, {ran} of them run now")
@@ -219,17 +221,10 @@ def _tell(found: list[Result], ran: int, screen: Screen) -> None:
     for column in ("class", "backend", "seconds", "stage that costs most"):
         slow.add_column(column)
     for result in sorted(found, key=lambda entry: -entry["seconds"])[:_SLOWEST]:
-        slow.add_row(result["class"], result["backend"], f"{result['seconds']:.1f}", costliest(result))
+        stage, seconds = costliest(result)
+        told = f"{stage} ({seconds:.1f} s)" if stage else ""
+        slow.add_row(result["class"], result["backend"], f"{result['seconds']:.1f}", told)
     screen.result({"counts": counted, "ran": ran, "results": found}, Group(table, slow, Text("")))
-
-
-def costliest(result: Result) -> str:
-    """The stage of a case that took most of its time, with its seconds."""
-    stages = result.get("stages") or {}
-    if not stages:
-        return str((result.get("error") or {}).get("stage", ""))
-    name = max(stages, key=lambda key: stages[key])
-    return f"{name} ({stages[name]:.1f} s)"
 
 
 def _compare(old: Path, new: Path, screen: Screen) -> int:

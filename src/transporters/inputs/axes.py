@@ -39,7 +39,7 @@ FIXED = frozenset(
 DERIVED = frozenset({"total_sequence"})
 
 #: Labels that come in whole multiples per row of the batch.
-PER_ROW = frozenset({"images", "patches", "videos", "video_patches"})
+PER_ROW = frozenset({"rows", "images", "patches", "videos", "video_patches"})
 
 #: Axes by number of dimensions, for argument names that mean the same in every model.
 _BY_NAME: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -57,8 +57,9 @@ _BY_NAME: dict[str, tuple[tuple[str, ...], ...]] = {
     "pixel_values": (
         ("patches", "patch_features"),
         ("batch", "channels", "height", "width"),
-        ("batch", "images", "channels", "height", "width"),
+        ("batch", "images_per_row", "channels", "height", "width"),
     ),
+    "image_attention_mask": (("batch", "sequence", "images_per_row"),),
     "pixel_mask": (("batch", "height", "width"),),
     "image_grid_thw": (("images", "thw"),),
     "image_position_ids": (("patches", "coordinates"),),
@@ -93,7 +94,10 @@ def label_axes(inputs: Mapping[str, Any]) -> Labels:
     labels: Labels = {}
     for name, leaf in leaves:
         labels[name] = _known(name, leaf, inputs) or ()
-    batch = next((leaf.shape[ls.index("batch")] for n, leaf in leaves if "batch" in (ls := labels[n])), None)
+    batch = min((leaf.shape[ls.index("batch")] for n, leaf in leaves if "batch" in (ls := labels[n])), default=None)
+    for name, leaf in leaves:  # a codebook or a beam of its own for each row of the batch
+        if "batch" in labels[name] and leaf.shape[labels[name].index("batch")] != batch:
+            labels[name] = tuple("rows" if label == "batch" else label for label in labels[name])
     for name, leaf in leaves:
         if not labels[name] and leaf.ndim:
             first = "batch" if batch is None or leaf.shape[0] == batch else f"{name}.0"
@@ -193,7 +197,7 @@ def _packed(top: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[st
     The patches lie along the first axis, or along the second behind one of size 1.
     """
     grid = grid_name(inputs)
-    if not grid or top == grid or top in _BY_NAME and top != "pixel_values":
+    if not grid or top == grid or (top in _BY_NAME and top != "pixel_values"):
         return ()
     if top.endswith(("seqlens", "window_index")):
         return tuple(f"{top}.{axis}" for axis in range(leaf.ndim))

@@ -110,6 +110,20 @@ def load_model(
     )
 
 
+def load_config(source: str) -> tuple[Any, type[Any]]:
+    """A model's config, and the class that :func:`load_model` gives it. There need not be any weights.
+
+    Args:
+        source: A folder with a ``config.json``, or a hub id (``"org/name"``).
+
+    Raises:
+        UsageError: As :func:`load_model`, for all that concerns the config.
+    """
+    place = find_source(source, weights=False)
+    config = _read_config(place)
+    return config, _choose_class(config, None, place)
+
+
 def _dtype(name: str) -> torch.dtype | str:
     import torch
 

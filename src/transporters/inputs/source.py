@@ -70,12 +70,13 @@ class Source:
         return Path(found) if found else None
 
 
-def find_source(source: str, gguf_file: str | None = None) -> Source:
+def find_source(source: str, gguf_file: str | None = None, *, weights: bool = True) -> Source:
     """Check a folder or hub id as far as that is possible without loading the model.
 
     Args:
         source: A model folder, a ``.gguf`` file, or a hub id (``"org/name"``).
         gguf_file: Name of a GGUF file in the folder or repository.
+        weights: Whether a folder must hold weights.
 
     Raises:
         UsageError: If the folder, its ``config.json``, its weights or the GGUF file is missing or cannot be read.
@@ -89,7 +90,7 @@ def find_source(source: str, gguf_file: str | None = None) -> Source:
         _require_gguf_packages()
     if path.is_dir():
         folder = path.resolve()
-        _check_folder(folder, gguf_file)
+        _check_folder(folder, gguf_file, weights)
         return Source(str(folder), folder, gguf_file)
     if not _may_be_hub_id(source):
         near = _siblings(path)
@@ -133,13 +134,14 @@ def _siblings(path: Path) -> str | None:
     return str(path.parent / near[0]) if near else None
 
 
-def _check_folder(folder: Path, gguf_file: str | None) -> None:
+def _check_folder(folder: Path, gguf_file: str | None, weights: bool) -> None:
     if gguf_file is not None:
         _check_gguf(folder, gguf_file)
         return
     if not (folder / "config.json").is_file():
         raise UsageError(f"{folder} has no config.json.", advice=_advice_without_config(folder))
-    _check_weights(folder)
+    if weights:
+        _check_weights(folder)
 
 
 def _advice_without_config(folder: Path) -> str:

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import re
 import time
-import traceback
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,17 +11,17 @@ from typing import Any
 import torch
 
 from .. import zoo
-from ..errors import RunError, TransportersError
+from ..errors import RunError
 from ..exporters.auto import AutoExportConfig, AutoExporter
-from ..verification.report import Report, Variation
+from ..verification.report import Report
 from ..zoo.outcomes import TROUBLES
 from ..zoo.unbuildable import UNBUILDABLE
+from . import faults
 from .cases import Case
+from .faults import VERIFY
 
-#: Steps of a case that are not stages of its exporter.
-BUILD, VERIFY = "Build", "Verify"
-#: A model file of Transformers in a traceback, or in a message that quotes one.
-_MODEL_LINE = re.compile(r'(modeling_\w+\.py)"?(?::|, line )(\d+)')
+#: The first step of a case.
+BUILD = "Build"
 
 
 def run_case(case: Case, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -45,7 +43,7 @@ def run_case(case: Case, tell: Callable[[str], None]) -> dict[str, Any]:
             model(**inputs)
     except TROUBLES as error:
         cause = UNBUILDABLE.get(case.name)
-        return {**result, "error": {**_describe(error, BUILD), **({"message": cause} if cause else {})}}
+        return {**result, "error": {**faults.describe(error, BUILD), **({"message": cause} if cause else {})}}
     stages[BUILD] = round(time.perf_counter() - start, 3)
     try:
         exported = _export(case, model, inputs, stages, tell)
@@ -56,11 +54,11 @@ def run_case(case: Case, tell: Callable[[str], None]) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001  whatever an export raises is this case's result
         status = "run error" if isinstance(error, RunError) else "export error"
         stage = getattr(error, "stage", None) or (VERIFY if VERIFY in stages else list(stages)[-1])
-        return {**result, "status": status, "error": _describe(error, stage)}
-    result |= {"status": report.status, **_figures(report)}
+        return {**result, "status": status, "error": faults.describe(error, stage)}
+    result |= {"status": "run error" if report.status == "not run" else report.status, **_figures(report)}
     result["frozen"] = sorted({axis.label for axis in exported.contract.axes if not axis.dynamic})
     result["workarounds"] = sorted(exported.run.fired)
-    return result if report.verified else {**result, **_failure(report)}
+    return result if report.verified else {**result, "error": faults.failure(report)}
 
 
 def _export(
@@ -86,55 +84,3 @@ def _figures(report: Report) -> dict[str, Any]:
         if check.max_abs and (allowed := check.atol + check.rtol * check.max_abs / (check.max_rel or 1.0))
     ]
     return {"tried": len(report.variations), "ran": len(ran), "worst": round(max(shares, default=0.0), 4)}
-
-
-def _failure(report: Report) -> dict[str, Any]:
-    """Which inputs are wrong, and how."""
-    if report.status == "not run":
-        told = next((v.detail for v in report.variations if v.name == "sample"), "")
-        return {"status": "run error", "error": _fault("NotRun", VERIFY, told, "")}
-    failed: Variation = next(v for v in report.variations if v.status == report.status)
-    if failed.status == "run error":
-        return {"error": _fault("RunError", VERIFY, f"{failed.name}: {failed.detail}", "")}
-    names = [f"{check.name} ({check.detail})" for check in failed.outputs if not check.passed]
-    bisection = report.bisection
-    return {
-        "error": _fault(
-            "Mismatch",
-            bisection.first_stage if bisection and bisection.first_stage else VERIFY,
-            f"{failed.name}: {'; '.join(names[:2])}",
-            bisection.first_submodule if bisection else "",
-        )
-    }
-
-
-def _describe(error: BaseException, stage: str) -> dict[str, str]:
-    text = error.message if isinstance(error, TransportersError) else str(error)
-    root = error
-    while root.__cause__ is not None and isinstance(root, TransportersError):
-        root = root.__cause__
-    kind = type(error).__name__ if root is error or not isinstance(error, TransportersError) else type(root).__name__
-    return _fault(kind, stage, text, _where(error))
-
-
-def _fault(kind: str, stage: str, message: str, where: str) -> dict[str, str]:
-    line = " ".join(message.split())
-    return {"type": kind, "stage": stage, "message": line[:300], "where": where}
-
-
-def _where(error: BaseException) -> str:
-    """The innermost line of model code that an error came through, or that its message quotes."""
-    chain: list[BaseException] = []
-    step: BaseException | None = error
-    while step is not None and step not in chain:
-        chain.append(step)
-        step = step.__cause__ or step.__context__
-    for link in chain:
-        for frame in reversed(traceback.extract_tb(link.__traceback__)):
-            name = frame.filename.rpartition("/")[2]
-            if name.startswith("modeling_"):
-                return f"{name}:{frame.lineno}"
-        quoted = _MODEL_LINE.findall(str(link))
-        if quoted:
-            return ":".join(quoted[-1])
-    return ""

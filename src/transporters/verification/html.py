@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from typing import Any
 
 from .charts import distance_chart, heat_map, legend, stage_chart
-from .markup import Markup, el, embedded_json, join
+from .markup import Markup, document, el, embedded_json, join, resource
 from .report import Bisection, Report, Variation
 from .summary import (
     allowance,
@@ -28,7 +27,6 @@ from .summary import (
     worst,
 )
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 _CHECK_COLUMNS = (
     "Inputs", "Output", "Verdict", "Shape", "dtype", "Largest difference", "Relative", "Allowed", "Outside", "Detail",
 )  # fmt: skip
@@ -55,22 +53,9 @@ def render_html(report: Report) -> str:
         "body",
         el("main", _head(report), *_sections(report), _foot(report)),
         el("script", embedded_json(finite(_facts(report))), type="application/json", id="facts"),
-        el("script", _resource("report.js")),
+        el("script", resource(__package__, "report.js")),
     )
-    head = el(
-        "head",
-        el("meta", charset="utf-8"),
-        el("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("meta", name="color-scheme", content="light dark"),
-        el("title", headline(report)),
-        el("style", _resource("report.css")),
-    )
-    return f"<!doctype html>\n{el('html', head, body, lang='en')}\n"
-
-
-def _resource(name: str) -> Markup:
-    return Markup(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))
+    return document(headline(report), resource(__package__, "report.css"), body)
 
 
 def _facts(report: Report) -> list[dict[str, Any]]:

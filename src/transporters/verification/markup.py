@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import html
 import json
+from importlib import resources
 from typing import Any
+
+#: What a page may do: run what is in it, and ask nobody for anything.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 class Markup(str):
@@ -47,3 +51,28 @@ def embedded_json(data: Any) -> Markup:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
+
+
+def document(title: str, style: Markup, body: Markup) -> str:
+    """A whole page.
+
+    Args:
+        title: Its title.
+        style: Its style sheet.
+        body: The ``body`` element.
+    """
+    head = el(
+        "head",
+        el("meta", charset="utf-8"),
+        el("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        el("meta", name="color-scheme", content="light dark"),
+        el("title", title),
+        el("style", style),
+    )
+    return f"<!doctype html>\n{el('html', head, body, lang='en')}\n"
+
+
+def resource(package: str, name: str) -> Markup:
+    """A style sheet or a script that lies in a package's folder, as it is."""
+    return Markup(resources.files(package).joinpath(name).read_text(encoding="utf-8"))

@@ -8,6 +8,7 @@ import pkgutil
 import re
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,26 +47,36 @@ def classes() -> list[ZooClass]:
     """
     found: dict[str, ZooClass] = {}
     for module_name in _modules():
-        if module_name in UNIMPORTABLE:
-            continue
-        module = importlib.import_module(module_name)
-        for name, value in vars(module).items():
-            if isinstance(value, type) and value.__module__ == module_name and _is_concrete(value):
-                config_class = _config_class(value)
-                entry = ZooClass(name, module_name, config_class, getattr(config_class, "model_type", ""))
-                known = found.setdefault(name, entry)
-                if known != entry:
-                    raise RuntimeError(f"Two classes are called {name}: in {known.module} and in {module_name}.")
+        for entry in _defined_in(module_name):
+            known = found.setdefault(entry.name, entry)
+            if known != entry:
+                raise RuntimeError(f"Two classes are called {entry.name}: in {known.module} and in {entry.module}.")
     return sorted(found.values(), key=lambda entry: entry.name)
 
 
+def of_config(config_class: type[Any]) -> list[ZooClass]:
+    """The classes in the package of a config class, sorted by name. Loads that package only.
+
+    Args:
+        config_class: A config class of Transformers.
+    """
+    package = config_class.__module__.rpartition(".")[0]
+    return sorted(entry for module_name in _modules_of(package) for entry in _defined_in(module_name))
+
+
 def find(name: str) -> ZooClass:
-    """The class of this name.
+    """The class of this name. Only the module that defines it is loaded, unless all are loaded already.
 
     Raises:
         KeyError: If there is none.
     """
-    return _by_name()[name]
+    if classes.cache_info().currsize:
+        return _by_name()[name]
+    for module_name in _sources().get(name, ()):
+        for entry in _defined_in(module_name):
+            if entry.name == name:
+                return entry
+    raise KeyError(name)
 
 
 @cache
@@ -73,16 +84,50 @@ def _by_name() -> dict[str, ZooClass]:
     return {entry.name: entry for entry in classes()}
 
 
+def names() -> list[str]:
+    """What Transformers exports by a name that a model module defines: model classes mostly. Loads no model."""
+    import transformers
+
+    return sorted(set(_sources()) & set(dir(transformers)))
+
+
+@cache
+def _sources() -> dict[str, list[str]]:
+    """Name of a class to the model modules whose text defines it."""
+    import transformers.models as models
+
+    found: dict[str, list[str]] = {}
+    for folder in models.__path__:
+        for file in sorted(Path(folder).glob("*/modeling_*.py")):
+            for name in re.findall(rb"^class (\w+)\(", file.read_bytes(), flags=re.M):
+                found.setdefault(name.decode(), []).append(f"{models.__name__}.{file.parent.name}.{file.stem}")
+    return found
+
+
+@cache
+def _defined_in(module_name: str) -> tuple[ZooClass, ...]:
+    """The concrete model classes that a module defines; none when it cannot be imported."""
+    if module_name in UNIMPORTABLE:
+        return ()
+    found = []
+    for name, value in vars(importlib.import_module(module_name)).items():
+        if isinstance(value, type) and value.__module__ == module_name and _is_concrete(value):
+            config_class = _config_class(value)
+            found.append(ZooClass(name, module_name, config_class, getattr(config_class, "model_type", "")))
+    return tuple(found)
+
+
 def _modules() -> list[str]:
     import transformers.models as models
 
-    found = []
-    for package in sorted(pkgutil.iter_modules(models.__path__), key=lambda info: info.name):
-        if package.ispkg:
-            name = f"{models.__name__}.{package.name}"
-            inside = importlib.import_module(name).__path__
-            found += [f"{name}.{info.name}" for info in pkgutil.iter_modules(inside)]
-    return sorted(name for name in found if name.rpartition(".")[2].startswith("modeling_"))
+    packages = sorted(f"{models.__name__}.{info.name}" for info in pkgutil.iter_modules(models.__path__) if info.ispkg)
+    return sorted(module_name for package in packages for module_name in _modules_of(package))
+
+
+def _modules_of(package: str) -> list[str]:
+    """The model modules of a package."""
+    inside = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    return sorted(f"{package}.{info.name}" for info in inside if info.name.startswith("modeling_"))
 
 
 def _config_class(value: Any) -> type[Any]:
@@ -90,10 +135,14 @@ def _config_class(value: Any) -> type[Any]:
     return found
 
 
-def _is_concrete(value: Any) -> bool:
+def _is_model(value: Any) -> bool:
     from transformers import PreTrainedModel
 
-    if not issubclass(value, PreTrainedModel) or value.config_class is None:
+    return isinstance(value, type) and issubclass(value, PreTrainedModel)
+
+
+def _is_concrete(value: type[Any]) -> bool:
+    if not _is_model(value) or _config_class(value) is None:
         return False
     runs = getattr(value, "forward", None) is not torch.nn.Module.forward
     return runs or not re.search("Pre[tT]rained", value.__name__)

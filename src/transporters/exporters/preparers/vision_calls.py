@@ -138,7 +138,7 @@ class _Looked(dict[str, Any]):
 
     missed: list[str] = field(default_factory=list)
 
-    def pop(self, key: str, *default: Any) -> Any:  # type: ignore[override]
+    def pop(self, key: str, *default: Any) -> Any:
         """As ``dict.pop``."""
         if key not in self:
             self.missed.append(key)
