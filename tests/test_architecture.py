@@ -46,9 +46,10 @@ LAYERS = (
 #: Who looks up what above itself, by a ``module:Name`` string that is resolved on use.
 LOOKED_UP = {
     "transporters.exporters.auto": {"exporters", "runners"},
-    "transporters.exporters.base": {"artifacts"},
-    "transporters.artifacts.exported": {"verification"},
+    "transporters.exporters.base": {"artifacts", "generation"},
+    "transporters.artifacts.exported": {"verification", "generation"},
     "transporters.artifacts.samples": {"verification"},
+    "transporters.sweep.limits": {"sweep"},
 }
 
 #: Packages that only one backend has, and the word that its files and folders carry.

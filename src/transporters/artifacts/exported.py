@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 #: Resolved on use, because verification imports artifacts and not the other way round.
 _VERIFY = "transporters.verification.verify:verify"
 
+#: Resolved on use, for the same reason.
+_GENERATOR = "transporters.generation.loop:generator"
+_DECODER = "transporters.generation.decoder:decoder_of"
+
 
 @dataclass
 class ExportedModel:
@@ -58,6 +62,9 @@ class ExportedModel:
         task: Name of the task, where known.
         source: Where the model came from, where known.
         folder: Where the artifact is, once it was saved or loaded.
+        cache_contract: For a program made by `Exporter.export_for_generation`: what it keeps between two steps, per
+            layer (`transporters.generation.cache_contract`).
+        generation_config: The model's own defaults for `generate`, where it has some.
     """
 
     export_format: str
@@ -78,6 +85,8 @@ class ExportedModel:
     task: str | None = None
     source: dict[str, str | None] | None = None
     folder: Path | None = None
+    cache_contract: dict[str, Any] | None = None
+    generation_config: Any = None
     rungs: dict[str, Callable[[Mapping[str, Any]], Any]] = field(default_factory=dict, repr=False)
     _runner: Any = field(default=None, repr=False)
 
@@ -122,6 +131,24 @@ class ExportedModel:
         for preparer in self.preparers:
             outputs = preparer.after(self.model_config, given, outputs)
         return outputs
+
+    def generate(self, inputs: Any = None, **arguments: Any) -> Any:
+        """Continue texts by the program, in its own runtime, with Transformers' ``generate``.
+
+        Args:
+            inputs: Token ids ``(batch, length)`` int64, as ``input_ids``.
+            arguments: As Transformers' ``GenerationMixin.generate`` takes them: ``attention_mask``,
+                ``max_new_tokens``, ``do_sample``, ``num_beams``, …. ``cache`` continues an earlier text: what
+                ``return_dict_in_generate=True`` gives as ``cache``.
+
+        Returns:
+            What Transformers' ``generate`` returns: ids ``(batch, length)``, or its output object.
+
+        Raises:
+            UsageError: The program was not made by `Exporter.export_for_generation`.
+            RunError: The runtime refuses a step.
+        """
+        return auto.load_object(_GENERATOR)(self).generate(inputs, **arguments)
 
     def complete_inputs(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What the program itself takes: private copies in its order, with what the preparers compute."""
@@ -171,6 +198,7 @@ class ExportedModel:
             "output_spec": pytrees.dumps(self.output_spec),
             "samples": samples.describe(self.sample_inputs),
             "config": self.export_config,
+            **({"cache_contract": self.cache_contract} if self.cache_contract else {}),
             **self.run.to_dict(),
             "program": self.runner.describe(),
             "verification": self.report.to_dict() if self.report else None,
@@ -206,6 +234,8 @@ class ExportedModel:
             samples.write(folder, self.sample_inputs)
             if self.model_config is not None:
                 self.model_config.save_pretrained(folder)
+            if self.generation_config is not None:
+                self.generation_config.save_pretrained(folder)
             for asset in assets:
                 asset.save_pretrained(folder)
             for name, content in (extra_files or {}).items():
@@ -243,6 +273,8 @@ class ExportedModel:
             task=manifest.get("task"),
             source=manifest.get("source"),
             folder=folder,
+            cache_contract=manifest.get("cache_contract"),
+            generation_config=samples.read_generation_config(folder) if "cache_contract" in manifest else None,
         )
 
     def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -297,9 +329,10 @@ class ExportedModel:
                 "the eager model is not loaded, so there is nothing to verify against",
                 advice="pass model=AutoModel.from_pretrained(…), or `transporters verify DIR --model SOURCE`",
             )
-        if containers.type_name(type(found)) != self.model_class:
+        made_from = found if self.cache_contract is None else getattr(found, "of_model", found)
+        if containers.type_name(type(made_from)) != self.model_class:
             raise UsageError(
-                f"the program was made from {self.model_class}, not from {containers.type_name(type(found))}",
+                f"the program was made from {self.model_class}, not from {containers.type_name(type(made_from))}",
                 advice="load the model with the class that it was exported with",
             )
-        return found
+        return found if self.cache_contract is None else auto.load_object(_DECODER)(found, self.cache_contract)

@@ -89,6 +89,13 @@ def read_model_config(folder: Path) -> Any:
     return AutoConfig.from_pretrained(folder) if (folder / "config.json").is_file() else None
 
 
+def read_generation_config(folder: Path) -> Any:
+    """The model's defaults for generation, or None where the artifact has none."""
+    from transformers import GenerationConfig
+
+    return GenerationConfig.from_pretrained(folder) if (folder / "generation_config.json").is_file() else None
+
+
 def read_report(data: dict[str, Any] | None) -> Any:
     """The verification report in a manifest, or None."""
     return auto.load_object("transporters.verification.report:Report").from_dict(data) if data else None

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 #: Resolved when an export ends, because artifacts import exporters and not the other way round.
 _ARTIFACT = "transporters.artifacts.exported:ExportedModel"
 
+#: Resolved on use, for the same reason.
+_GENERATION = "transporters.generation.export:export_for_generation"
+
 
 @dataclass
 class Finished:
@@ -98,6 +101,33 @@ class Exporter(ABC):
         run = ExportRun(self.backend, skipped=tuple(settings.skip_workarounds), observer=observer)
         finished = self.run_stages(model, sample_inputs, settings, run)
         return load_object(_ARTIFACT).from_export(self.export_format, finished, run, settings)  # type: ignore[no-any-return]
+
+    def export_for_generation(
+        self,
+        model: PreTrainedModel,
+        inputs: Mapping[str, Any] | None = None,
+        config: ExportConfig | Mapping[str, Any] | None = None,
+        *,
+        observer: Callable[[StageRecord], None] | None = None,
+    ) -> ExportedModel:
+        """Export a causal language model as one graph with its cache, for `ExportedModel.generate`.
+
+        The graph takes any number of new tokens (from 1), of cached ones (from 0) and of rows, with padding on the left
+        by ``attention_mask`` and ``position_ids``. The caller's model is left as it is.
+
+        Args:
+            model: A ``…ForCausalLM`` in evaluation mode.
+            inputs: ``input_ids`` ``(batch, length)`` of a text for the sample; made from the configuration when None.
+            config: As for `export`.
+            observer: As for `export`.
+
+        Raises:
+            InputError: The model keeps no cache, or one of a kind that is not known; the message names the layer.
+            UsageError: The format cannot do this yet: ExecuTorch.
+            TransportersError: As `export`.
+        """
+        found: ExportedModel = load_object(_GENERATION)(self, model, inputs, config, observer=observer)
+        return found
 
     @abstractmethod
     def run_stages(

@@ -14,7 +14,7 @@ import torch
 from torch.export import ExportedProgram
 
 from ..errors import ConfigError, FrozenAxisError
-from ..inputs.axes import DERIVED, FIXED, MAY_BE_EMPTY, PER_ROW
+from ..inputs.axes import DERIVED, FIXED, MAY_BE_EMPTY, PER_ROW, is_settled
 from ..trees import pytrees
 from . import guards
 from .configs import DynamoConfig
@@ -105,7 +105,8 @@ def check(contract: ShapeContract, wanted: ShapeRequest, config: DynamoConfig) -
 
 
 def _requested(wanted: ShapeRequest, name: str, axis: int, label: str) -> _Found | None:
-    if not wanted.is_dynamic(name, axis):
+    settled = is_settled(name, label) and (name, axis) not in wanted.explicit
+    if not wanted.is_dynamic(name, axis) and not settled:
         return _Found("requested", "a static axis was asked for")
     if label in FIXED:
         return _Found("config", f"the model's configuration sets {label}")

@@ -60,6 +60,8 @@ def request(prepared: Prepared, config: DynamoConfig) -> ShapeRequest:
     for name, leaf in pytrees.named_leaves(prepared.inputs):
         if isinstance(leaf, torch.Tensor):
             by_axis.update({(name, axis): default for axis in range(leaf.ndim)})
+            labels = enumerate(prepared.labels[name])
+            by_axis.update({(name, axis): Dim.STATIC for axis, label in labels if axes.is_settled(name, label)})
         elif isinstance(leaf, int) and config.dynamic:
             by_axis[name, -1] = Dim.AUTO
     overrides = _overrides(config.dynamic_shapes or {}, by_axis)

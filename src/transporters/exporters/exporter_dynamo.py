@@ -95,10 +95,10 @@ def _trace(prepared: Prepared, config: DynamoConfig, run: ExportRun) -> Traced:
     """
     wanted = dynamic_shapes.request(prepared, config)
     inputs = dynamic_shapes.enlarge(prepared, wanted, run)
-    program = _export(prepared.model, inputs, wanted)
-    standing = _standing_guards(program)
+    program, unsolved = _solved(prepared.model, inputs, wanted)
+    standing = _standing_guards(program) if program is not None else []
     for larger in dynamic_shapes.doubled(prepared, wanted):
-        if not guards.violated(standing, dynamic_shapes.shapes(larger)):
+        if program is not None and not guards.violated(standing, dynamic_shapes.shapes(larger)):
             break
         if not prepared.eager_takes(larger):
             continue
@@ -107,7 +107,19 @@ def _trace(prepared: Prepared, config: DynamoConfig, run: ExportRun) -> Traced:
             run.note("info", "sample", "traced at twice its size, because its own size is a special case for the model")
             return Traced(second, larger, wanted)
         break
+    if program is None:
+        raise unsolved
     return Traced(program, inputs, wanted)
+
+
+def _solved(
+    model: torch.nn.Module, inputs: dict[str, Any], wanted: dynamic_shapes.ShapeRequest
+) -> tuple[ExportedProgram | None, Exception]:
+    """A program; or none and the error, when sympy cannot solve which sizes the trace of a special point admits."""
+    try:
+        return _export(model, inputs, wanted), Exception()
+    except NotImplementedError as error:
+        return None, error
 
 
 def _export(model: torch.nn.Module, inputs: dict[str, Any], wanted: dynamic_shapes.ShapeRequest) -> ExportedProgram:

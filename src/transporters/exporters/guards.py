@@ -125,7 +125,8 @@ def largest(
 def restrictions(guards: list[str], contract: ShapeContract, labels: axes.Labels) -> list[str]:
     """Guards that say more than the shape contract and "equal labels have equal sizes" do, in readable words.
 
-    Tried on random sizes within the contract's bounds, one per label; rows of packed images stay as they are.
+    Tried on random sizes within the contract's bounds, one per label; rows of packed images stay as they are, a mask
+    over past and new tokens is as long as the two together.
     """
     bounds: dict[str, tuple[int, int]] = {}
     for axis in contract.axes:
@@ -136,11 +137,13 @@ def restrictions(guards: list[str], contract: ShapeContract, labels: axes.Labels
             low, high = max(low, axis.minimum or 1), min(high, axis.maximum or _LARGEST)
         bounds[axis.label] = (low, max(low, high))
     draw = random.Random(0)
+    sample = {axis.label: axis.size for axis in contract.axes}
     found = []
     for guard in guards:
         sizes = sizes_in(guard) or ()
         for _ in range(_DRAWS if sizes else 0):
-            drawn = {label: draw.randint(*span) for label, span in bounds.items()}
+            drawn = {label: draw.randint(*span) for label, span in bounds.items() if label not in axes.DERIVED}
+            drawn = {**sample, **axes.with_total(sample, drawn)}
             if not holds(guard, {(name, axis): drawn[labels[name][axis]] for name, axis in sizes}):
                 found.append(_readable(guard, labels))
                 break

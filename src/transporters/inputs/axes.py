@@ -106,6 +106,11 @@ def label_axes(inputs: Mapping[str, Any]) -> Labels:
     return _merge_audio_mask(labels, dict(leaves))
 
 
+def is_settled(name: str, label: str) -> bool:
+    """Whether an axis is not even asked to be dynamic: what layers of a decoder keep differs in its fixed sizes."""
+    return label in FIXED and name.partition(".")[0] in STEP_GROUPS
+
+
 def sizes(inputs: Mapping[str, Any], labels: Labels) -> dict[str, int]:
     """Size of each label in the inputs."""
     found: dict[str, int] = {}
@@ -188,17 +193,20 @@ def _packed_alone(top: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tu
     """Labels for a vision encoder without a text beside it: an image is a row of its batch."""
     if top == grid_name(inputs):
         return ("batch", "thw")
-    return _packed(top, leaf, inputs) or tuple(f"{top}.{axis}" for axis in range(leaf.ndim))
+    return _rows_of_patches(top, leaf, inputs) or tuple(f"{top}.{axis}" for axis in range(leaf.ndim))
 
 
 def _packed(top: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Labels of patches that are packed one after the other, and of what is computed for each; empty for others.
-
-    The patches lie along the first axis, or along the second behind one of size 1.
-    """
+    """Labels of patches that are packed one after the other, and of what is computed for each; empty for others."""
     grid = grid_name(inputs)
     if not grid or top == grid or (top in _BY_NAME and top != "pixel_values"):
         return ()
+    return _rows_of_patches(top, leaf, inputs)
+
+
+def _rows_of_patches(top: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """The same for any name. The patches lie along the first axis, or along the second behind one of size 1."""
+    grid = grid_name(inputs)
     if top.endswith(("seqlens", "window_index")):
         return tuple(f"{top}.{axis}" for axis in range(leaf.ndim))
     total = int(inputs[grid].prod(-1).sum())

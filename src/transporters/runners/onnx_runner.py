@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,10 @@ class OnnxRunner:
             ) from error
         return [int(output) if number else output for output, number in zip(outputs, self._numbers)]
 
+    def steps(self) -> OnnxSteps:
+        """For a program that takes back what it gave: steps whose state stays in ONNX Runtime's memory."""
+        return OnnxSteps(self._session, self._outputs)
+
     def describe(self) -> dict[str, Any]:
         """Facts for the manifest.
 
@@ -119,6 +124,50 @@ class OnnxRunner:
         model.meta["external_data"] = _check_data(model, folder)
         model.meta["path"] = path
         return model
+
+
+class OnnxSteps:
+    """Steps by input and output binding: an output is bound as an input of the next step, and never copied.
+
+    Args:
+        session: The program's session.
+        outputs: Names of its outputs.
+    """
+
+    def __init__(self, session: Any, outputs: list[str]) -> None:
+        self._session, self._outputs = session, outputs
+
+    def step(self, inputs: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> dict[str, Any]:
+        """Every output by name, as a value of ONNX Runtime.
+
+        Args:
+            inputs: Input name to tensor.
+            state: Input name to a value of ONNX Runtime, such as an output of the step before.
+
+        Raises:
+            RunError: When ONNX Runtime refuses the inputs or fails.
+        """
+        try:
+            binding = self._session.io_binding()
+            for name, value in {**{name: _to_runtime(leaf) for name, leaf in inputs.items()}, **state}.items():
+                binding.bind_ortvalue_input(name, value)
+            for name in self._outputs:
+                binding.bind_output(name)
+            self._session.run_with_iobinding(binding)
+            return dict(zip(self._outputs, binding.get_outputs(), strict=True))
+        except Exception as error:
+            raise RunError(f"ONNX Runtime refuses this step: {_readable(error)}", backend="onnx") from error
+
+    @staticmethod
+    def tensor(value: Any) -> torch.Tensor:
+        """A tensor over the memory of a value."""
+        found: torch.Tensor = torch.utils.dlpack.from_dlpack(value._get_c_value())
+        return found
+
+    @staticmethod
+    def buffer(tensor: torch.Tensor) -> Any:
+        """A value over the memory of a tensor."""
+        return _to_runtime(tensor)
 
 
 def _session(program: Any) -> Any:

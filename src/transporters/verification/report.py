@@ -120,9 +120,9 @@ class Report:
 
     @property
     def verified(self) -> bool:
-        """True when at least one variation ran and all that ran are equal to eager."""
+        """True when the first variation, which is the sample, is equal to eager, and so are all others that ran."""
         ran = [v for v in self.variations if v.status != "not applicable"]
-        return bool(ran) and all(v.status == "verified" for v in ran)
+        return bool(ran) and ran[0] is self.variations[0] and all(v.status == "verified" for v in ran)
 
     @property
     def status(self) -> str:

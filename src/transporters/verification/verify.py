@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from ..artifacts.exported import ExportedModel
 
 
+@contextmanager
+def seeded() -> Iterator[None]:
+    """The same random numbers in every run, for models that draw some (a dropout that is always on, a random mask)."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        yield
+
+
 class Eager:
     """The reference: the eager model, left as it was by every run.
 
@@ -43,7 +51,7 @@ class Eager:
     def __call__(self, inputs: Mapping[str, Any], *, onednn: bool = True) -> Any:
         """Outputs for private copies of ``inputs``; with ``onednn=False`` by torch's own kernels."""
         private = copy_inputs(self.dtype, self.device, inputs)
-        with torch.no_grad(), preserved_state(self.model), ExitStack() as stack:
+        with torch.no_grad(), preserved_state(self.model), seeded(), ExitStack() as stack:
             if not onednn:
                 stack.enter_context(warnings.catch_warnings())
                 warnings.simplefilter("ignore")  # torch warns of GPUs that are not there
@@ -117,7 +125,8 @@ def _run_case(
         return Variation(case.name, "not applicable", shapes, detail=outside), None, {}
     start = time.perf_counter()
     try:
-        actual = exported(**copy_inputs(eager.dtype, eager.device, case.inputs))
+        with seeded():
+            actual = exported(**copy_inputs(eager.dtype, eager.device, case.inputs))
     except RunError as error:
         return Variation(case.name, "run error", shapes, detail=str(error)), expected, noise
     seconds = time.perf_counter() - start
@@ -136,7 +145,8 @@ def _rows_alone(exported: ExportedModel, eager: Eager, case: Case, expected: Any
     Models with absolute positions and no ``position_ids`` are not invariant to left padding; such outputs are named in
     the variation's detail and not compared.
     """
-    actual = exported(**copy_inputs(eager.dtype, eager.device, case.inputs))
+    with seeded():
+        actual = exported(**copy_inputs(eager.dtype, eager.device, case.inputs))
     batch, sequence = _axis_of(exported, "batch"), _axis_of(exported, "sequence")
     checks, dependent, refused = [], set(), []
     for row, length in enumerate(case.row_lengths):

@@ -3,6 +3,38 @@
 
 from __future__ import annotations
 
-from . import attention, blocks, caches, experts, rope, scans, sliding, windows
+from . import (
+    attention,
+    blocks,
+    caches,
+    chunked_scans,
+    chunks,
+    experts,
+    gated_scans,
+    masks,
+    paddings,
+    positions,
+    rope,
+    scans,
+    skipped_masks,
+    sliding,
+    windows,
+)
 
-__all__ = ["attention", "blocks", "caches", "experts", "rope", "scans", "sliding", "windows"]
+__all__ = [
+    "attention",
+    "blocks",
+    "caches",
+    "chunked_scans",
+    "chunks",
+    "experts",
+    "gated_scans",
+    "masks",
+    "paddings",
+    "positions",
+    "rope",
+    "scans",
+    "skipped_masks",
+    "sliding",
+    "windows",
+]

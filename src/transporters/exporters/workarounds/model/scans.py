@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -15,6 +16,10 @@ from ...registry import Repro, register_patch
 _CHUNK = 16
 #: Doublings between chunks: sequences up to _CHUNK * 2 ** _DOUBLINGS = 131072 tokens.
 _DOUBLINGS = 13
+
+#: The state (batch, channels, state) before the first step of the next selective scan. The models start from zeros when
+#: several tokens follow a state; a decoder's graph sets this, because there the same scan does all steps.
+INITIAL_STATE: ContextVar[torch.Tensor | None] = ContextVar("initial_state", default=None)
 
 
 def linear_recurrence(decay: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
@@ -44,12 +49,12 @@ def linear_recurrence(decay: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor
         product = decay[:, :, :, step] * product
         products.append(product)
         totals.append(total)
-    carried = _states_before(product, total)
+    carried = states_before(product, total)
     within = torch.stack(totals, dim=3) + torch.stack(products, dim=3) * carried.unsqueeze(3)
     return within.reshape(batch, channels, chunks * _CHUNK, state)[:, :, :length]
 
 
-def _states_before(product: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+def states_before(product: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
     """The state at the start of every chunk, from each chunk's decay product and end state (dimension 2)."""
     position = torch.arange(product.shape[2], device=product.device)
     for doubling in range(_DOUBLINGS):
@@ -110,6 +115,11 @@ def _patch_selective_scan(original: Callable[..., Any]) -> Callable[..., Any]:
         step = dt.unsqueeze(-1)  # (batch, channels, length, 1)
         decay = torch.exp(A[None, :, None, :] * step)
         inputs = step * B.transpose(1, 2).unsqueeze(1).float() * hidden_states.unsqueeze(-1).float()
+        start = INITIAL_STATE.get()
+        if start is not None:
+            INITIAL_STATE.set(None)
+            first = decay[:, :, :1] * start.unsqueeze(2).to(decay.dtype)
+            inputs = inputs + F.pad(first, (0, 0, 0, inputs.shape[2] - 1))
         states = linear_recurrence(decay, inputs)
         read = (states.to(dtype) * C.transpose(1, 2).unsqueeze(1)).sum(-1)
         if D is not None:

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention masks that eager leaves out where nothing is padded, and that a program always has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...registry import Repro, register_patch
+
+
+class _TextTower(torch.nn.Module):
+    """The fault, for the reproducer: a causal mask for attention that calls itself not causal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers.models.aimv2 import modeling_aimv2 as aimv2
+
+        sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
+        config = aimv2.Aimv2TextConfig(**sizes, vocab_size=8, eos_token_id=7, attn_implementation="sdpa")
+        self.model = aimv2.Aimv2TextModel(config)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """States (batch, length, 16) of token ids (batch, length)."""
+        found: torch.Tensor = self.model(input_ids, attention_mask=attention_mask).last_hidden_state
+        return found
+
+
+@register_patch(
+    "model",
+    "transformers.models.aimv2.modeling_aimv2.create_causal_mask",
+    "transformers.models.phi4_multimodal.modeling_phi4_multimodal.create_bidirectional_mask",
+    why="without padding eager passes no mask, and the attention goes by its own flag `is_causal`, which in these models "
+    "says the contrary of the mask that a program always has",
+    issue="unreported",
+    needed="transformers>=5.24",
+    repro=Repro(
+        _TextTower,
+        lambda: {"input_ids": torch.tensor([[1, 2, 3, 7], [4, 5, 6, 7]]), "attention_mask": torch.ones(2, 4).long()},
+        dynamic=True,
+        builds=True,
+    ),
+)
+def _patch_contradicted_masks(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Where nothing is padded, the mask that the attention's flag stands for."""
+    flag_is_causal = "bidirectional" in original.__name__
+
+    def create(*args: Any, **named: Any) -> Any:
+        mask = original(*args, **named)
+        padding = named.get("attention_mask")
+        if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
+            return NotImplemented  # eager attention adds its mask and has no flag
+        flagged = torch.ones_like(mask).tril() if flag_is_causal else torch.ones_like(mask)
+        if padding is None:
+            return flagged
+        return torch.where(padding.bool().all(), flagged, mask)
+
+    return create

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a decoder's program keeps between two steps: per layer its kind, and per tensor its name, dtype and shape law.
+
+The law of a size is a number, or one of these, as a function of the number of tokens ``n`` that the program has seen:
+
+- ``batch``: rows;
+- ``past``: exactly ``n``;
+- ``window``: any number of the last tokens that is at least ``min(n, window - 1)``. The program masks what lies outside
+  of the window, so a runner may keep everything, as clients that know one length for all layers do, or crop.
+
+A state of a convolution or a recurrence has sizes that do not depend on ``n``, and is all zeros for ``n = 0``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+BATCH, PAST, WINDOW = "batch", "past", "window"
+
+#: Groups of tensors: forward argument, and the name under which the next step's values come out.
+PRESENT = {"past_key_values": "present", "past_conv": "present_conv", "past_ssm": "present_ssm"}
+
+#: Axis of keys and values that counts tokens.
+TOKENS = 2
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor of the cache.
+
+    Attributes:
+        group: Argument of the program: a key of `PRESENT`.
+        path: Its keys under the argument: ``("0", "key")``, ``("3",)``.
+        dtype: Name of a torch dtype.
+        shape: Per axis a number or one of the laws above.
+        window: The window, for the law ``window``.
+    """
+
+    group: str
+    path: tuple[str, ...]
+    dtype: str
+    shape: tuple[int | str, ...]
+    window: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the input: ``past_key_values.0.key``."""
+        return ".".join((self.group, *self.path))
+
+    @property
+    def present(self) -> str:
+        """Name of the output: ``present.0.key``."""
+        return ".".join((PRESENT[self.group], *self.path))
+
+    @property
+    def grows(self) -> bool:
+        """Whether it has an entry per token."""
+        return PAST in self.shape or WINDOW in self.shape
+
+    def sizes(self, batch: int, length: int = 0) -> tuple[int, ...]:
+        """The shape for ``batch`` rows after ``length`` tokens, when it holds no more than it must."""
+        kept = length if self.window is None else min(length, self.window - 1)
+        known = {BATCH: batch, PAST: length, WINDOW: kept}
+        return tuple(size if isinstance(size, int) else known[size] for size in self.shape)
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """What one layer keeps.
+
+    Attributes:
+        kind: ``full``, ``window``, ``linear`` (convolution and recurrence), ``hybrid`` (linear beside attention),
+            ``shared`` (the layer reads another layer's, or needs none).
+        slots: Its tensors; none for ``shared``.
+    """
+
+    kind: str
+    slots: tuple[Slot, ...] = ()
+
+
+@dataclass(frozen=True)
+class CacheContract:
+    """What all layers keep, in the order of the layers."""
+
+    layers: tuple[LayerCache, ...]
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """Every tensor, in the order in which the program takes and returns them."""
+        return tuple(s for group in PRESENT for layer in self.layers for s in layer.slots if s.group == group)
+
+    @property
+    def linear(self) -> list[bool]:
+        """Per layer whether it counts no tokens, as Transformers' ``Cache.is_linear`` says it."""
+        return [layer.kind == "linear" for layer in self.layers]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form, as the manifest keeps it."""
+        return {"layers": [{"kind": layer.kind, "tensors": [_plain(s) for s in layer.slots]} for layer in self.layers]}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> CacheContract:
+        """Inverse of `to_dict`."""
+        layers = [LayerCache(layer["kind"], tuple(map(_slot, layer["tensors"]))) for layer in data["layers"]]
+        return cls(tuple(layers))
+
+
+def _plain(slot: Slot) -> dict[str, Any]:
+    found = {"input": slot.name, "output": slot.present, "dtype": slot.dtype, "shape": list(slot.shape)}
+    return found if slot.window is None else {**found, "window": slot.window}
+
+
+def _slot(data: dict[str, Any]) -> Slot:
+    group, *path = data["input"].split(".")
+    return Slot(group, tuple(path), data["dtype"], tuple(data["shape"]), data.get("window"))
