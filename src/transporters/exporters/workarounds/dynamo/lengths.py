@@ -102,7 +102,8 @@ def _is_last(item: Any) -> bool:
 def _row_centres(x: torch.Tensor) -> torch.Tensor:
     """The fault, for the reproducer: as deformable attention places its points of reference."""
     height = x.shape[0]
-    return x * torch.linspace(0.5, height - 0.5, height)[:, None] + torch.linspace(0, height - 1, height)[:, None]
+    rows = torch.linspace(0, height - 1, height) + torch.linspace(-1.0, 1.0, height)
+    return x * torch.linspace(0.5, height - 0.5, height)[:, None] + rows[:, None]
 
 
 @register_patch(
@@ -114,15 +115,22 @@ def _row_centres(x: torch.Tensor) -> torch.Tensor:
     repro=Repro(_row_centres, lambda: (torch.rand(6, 3),), dynamic=True),
 )
 def _patch_linspace(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Count up from the start, where the steps are of size 1."""
+    """Count up from the start, where the steps are of size 1; else scale the count, from both ends as torch does."""
 
     def linspace(
         start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, device: Any = None, **others: Any
     ) -> Any:
-        if others or not isinstance(steps, torch.SymInt) or not _is_zero(end - start - steps + 1):
+        kind = dtype or torch.get_default_dtype()
+        symbolic = [value for value in (start, end, steps) if isinstance(value, (torch.SymInt, torch.SymFloat))]
+        if others or not symbolic or not kind.is_floating_point:
             return NotImplemented
         count: Any = steps
-        return torch.arange(count, device=device).to(dtype or torch.get_default_dtype()) + start
+        places = torch.arange(count, device=device).to(kind)
+        if isinstance(steps, torch.SymInt) and _is_zero(end - start - steps + 1):
+            return places + start
+        intervals: Any = torch.sym_max(steps - 1, 1)  # type: ignore[no-untyped-call]
+        step = (end - start) / intervals
+        return torch.where(places < steps // 2, places * step + start, (places - (steps - 1)) * step + end)
 
     return linspace
 

@@ -62,7 +62,9 @@ def _patch_chunked_attention(original: Callable[..., Any]) -> Callable[..., Any]
         if self.always_attend_to_first_position:
             first = hidden_states.narrow(1, 0, 1).unsqueeze(1).expand(batch, chunks, 1, features)
             keys = torch.cat([first.reshape(batch * chunks, 1, features), states], dim=1)
-            sees_first = F.pad(attention_mask.narrow(2, 0, 1).float(), (0, 0, 0, more)).reshape(batch * chunks, width, 1)
+            sees_first = F.pad(attention_mask.narrow(2, 0, 1).float(), (0, 0, 0, more)).reshape(
+                batch * chunks, width, 1
+            )
             seen = torch.cat([sees_first, seen], dim=2)
         found = self.self(states, keys, seen, output_attentions)[0]
         found = found.reshape(batch, chunks * width, features).narrow(1, 0, length)

@@ -56,12 +56,18 @@ def _padded(features: torch.Tensor, axis: int, stride: int, kernel: int, dilatio
     """
     size = features.shape[axis]
     if stride == 1 or dilation > 1:
-        more = max(kernel - 1, 0) if stride == 1 else torch.sym_max(kernel - 1 - (size - 1) % stride, 0)
+        more = max(kernel - 1, 0) if stride == 1 else _more(size, stride, kernel)
         widths = [more // 2 * dilation, (more - more // 2) * dilation]
         return F.pad(features, widths if axis == -1 else [0, 0, *widths])
     outputs = (size + stride - 1) // stride
-    before = torch.sym_max(kernel - 1 - (size - 1) % stride, 0) // 2
+    before = _more(size, stride, kernel) // 2
     rows = torch.arange((outputs - 1) * stride + kernel, device=features.device) - before
     inside = ((rows >= 0) & (rows < size)).to(features.dtype)
     found = features.index_select(axis, rows.clamp(0, size - 1))
-    return found * (inside if axis == -1 else inside[:, None])
+    padded: torch.Tensor = found * (inside if axis == -1 else inside[:, None])
+    return padded
+
+
+def _more(size: Any, stride: int, kernel: int) -> Any:
+    """By how much ``ceil(size / stride)`` outputs need more than ``size``."""
+    return torch.sym_max(kernel - 1 - (size - 1) % stride, 0)  # type: ignore[no-untyped-call]

@@ -32,8 +32,8 @@ class _TextTower(torch.nn.Module):
     "model",
     "transformers.models.aimv2.modeling_aimv2.create_causal_mask",
     "transformers.models.phi4_multimodal.modeling_phi4_multimodal.create_bidirectional_mask",
-    why="without padding eager passes no mask, and the attention goes by its own flag `is_causal`, which in these models "
-    "says the contrary of the mask that a program always has",
+    why="without padding eager passes no mask, and the attention goes by its own flag `is_causal`, which in these "
+    "models says the contrary of the mask that a program always has",
     issue="unreported",
     needed="transformers>=5.24",
     repro=Repro(
