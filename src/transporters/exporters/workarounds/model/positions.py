@@ -95,3 +95,81 @@ def _patch_listed_positions(original: Callable[..., Any]) -> Callable[..., Any]:
         return found
 
     return get_position_embeds
+
+
+class _AxialTable(torch.nn.Module):
+    """The fault, for the reproducer: positions of a grid, looked up row by row of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers.models.reformer import modeling_reformer as reformer
+
+        config = reformer.ReformerConfig(axial_pos_shape=[8, 16], axial_pos_embds_dim=[4, 4], hidden_size=8)
+        self.embeddings = reformer.AxialPositionEmbeddings(config).eval()
+
+    def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
+        """Embeddings of positions (batch, length)."""
+        result: torch.Tensor = self.embeddings(position_ids)
+        return result
+
+
+@register_patch(
+    "model",
+    "transformers.models.reformer.modeling_reformer.AxialPositionEmbeddings.forward",
+    why="a Python loop over the rows of the batch looks their positions up, which freezes the batch",
+    issue="unreported",
+    needed="transformers>=5.24",
+    repro=Repro(_AxialTable, lambda: (torch.arange(12).reshape(2, 6),), dynamic=True, builds=True),
+)
+def _patch_axial_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Look all of them up in one table. In training the model drops whole columns, which is left to its own code."""
+
+    def forward(self: Any, position_ids: torch.Tensor) -> Any:
+        if self.training:
+            return NotImplemented
+        tables = [weight.expand(*self.axial_pos_shape, weight.shape[-1]) for weight in self.weights]
+        return torch.nn.functional.embedding(position_ids, torch.cat(tables, dim=-1).flatten(0, 1))
+
+    return forward
+
+
+class _PromptMask(torch.nn.Module):
+    """The fault, for the reproducer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers.models.cpmant import modeling_cpmant as cpmant
+
+        self.owner, self.prompt_length = cpmant.CpmAntModel, 2
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """The attention mask of token ids (batch, length), behind a prompt of two."""
+        zeros = torch.zeros_like(input_ids)
+        length = torch.full((input_ids.shape[0],), 3)
+        mask: torch.Tensor = self.owner._prepare_attention_mask(self, input_ids, zeros, zeros.bool(), length)
+        return mask
+
+
+@register_patch(
+    "model",
+    "transformers.models.cpmant.modeling_cpmant.CpmAntModel._prepare_attention_mask",
+    why="a Python list as long as the sequence is made and turned round, which freezes the length",
+    issue="unreported",
+    needed="transformers>=5.24",
+    repro=Repro(_PromptMask, lambda: (torch.ones(2, 7, dtype=torch.int64),), dynamic=True, builds=True),
+)
+def _patch_prompt_mask(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Count from the end as a tensor."""
+
+    def prepare_attention_mask(
+        self: Any, input_ids: torch.Tensor, span: torch.Tensor, context: torch.Tensor, length: torch.Tensor
+    ) -> torch.Tensor:
+        count = input_ids.shape[1]
+        place = torch.arange(count, device=input_ids.device)
+        seen = context[:, None, :] | (context[:, :, None].logical_not() & (place <= place.view(-1, 1)))
+        seen = seen & (span[:, None, :] == span[:, :, None])
+        prompt = place < self.prompt_length
+        real = prompt | (count - 1 - place < length[:, None])  # texts are padded between the prompt and themselves
+        return real[:, :, None] & real[:, None, :] & seen
+
+    return prepare_attention_mask

@@ -113,3 +113,38 @@ def _patch_window_shift(original: Callable[..., Any]) -> Callable[..., Any]:
         return None
 
     return set_shift_and_window_size
+
+
+class _ShiftedBack(torch.nn.Module):
+    """The fault, for the reproducer: the same layer in a model that shifts back by the number itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers.models.donut import modeling_donut_swin as donut_swin
+
+        config = donut_swin.DonutSwinConfig(window_size=4)
+        self.layer = donut_swin.DonutSwinLayer(config, dim=8, input_resolution=(8, 8), num_heads=2, shift_size=2)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """Attend within shifted windows of an image (batch, height, width, 8)."""
+        result: torch.Tensor = self.layer(image.flatten(1, 2), (image.shape[1], image.shape[2]))[0]
+        return result
+
+
+@register_patch(
+    "model",
+    "torch.roll",
+    why="a shift that is a symbol reaches it inside of the object that stands in for the layer's number",
+    issue="by-design",
+    needed="torch>=2.13,<2.14",
+    repro=Repro(_ShiftedBack, lambda: (torch.rand(2, 8, 12, 8),), dynamic=True, builds=True),
+)
+def _patch_roll(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Take the symbol out."""
+
+    def roll(states: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
+        if not isinstance(shifts, tuple) or not any(isinstance(shift, _SymbolicShift) for shift in shifts):
+            return NotImplemented
+        return original(states, tuple(s._size if isinstance(s, _SymbolicShift) else s for s in shifts), dims)
+
+    return roll
