@@ -170,6 +170,7 @@ def _patch_prompt_mask(original: Callable[..., Any]) -> Callable[..., Any]:
         seen = seen & (span[:, None, :] == span[:, :, None])
         prompt = place < self.prompt_length
         real = prompt | (count - 1 - place < length[:, None])  # texts are padded between the prompt and themselves
-        return real[:, :, None] & real[:, None, :] & seen
+        mask: torch.Tensor = real[:, :, None] & real[:, None, :] & seen
+        return mask
 
     return prepare_attention_mask
