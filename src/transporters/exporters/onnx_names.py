@@ -91,3 +91,13 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
     yield from graph.initializers.values()
     for node in graph.all_nodes():
         yield from node.outputs
+
+
+def rename_size(model: ir.Model, old: str, new: str) -> None:
+    """Call a symbolic size another name, in every shape of the graph."""
+    for value in _values(model.graph):
+        sizes = list(value.shape or ())
+        if any(isinstance(size, ir.SymbolicDim) and size.value == old for size in sizes):
+            value.shape = ir.Shape(
+                [new if isinstance(size, ir.SymbolicDim) and size.value == old else size for size in sizes]
+            )

@@ -172,6 +172,8 @@ def _known(name: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[st
         return _packed_alone(top, leaf, inputs)
     if packed := _packed(top, leaf, inputs):
         return packed
+    if top == "image_grid_thw" and _is_padded(inputs.get("pixel_values"), leaf.shape[0]):
+        return ("batch", "thw")
     if top == "input_features" and _frames_first(leaf, inputs):
         return ("batch", "frames", "mel_bins")
     for labels in _BY_NAME.get(top, ()):
@@ -187,6 +189,11 @@ def _known(name: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[st
 def grid_name(inputs: Mapping[str, Any]) -> str:
     """Name of the input that says how large packed images are; empty when there is none."""
     return next((name for name in _GRIDS if isinstance(inputs.get(name), torch.Tensor)), "")
+
+
+def _is_padded(patches: Any, images: int) -> bool:
+    """Whether patches have a row for each image, filled up to the length of the longest."""
+    return isinstance(patches, torch.Tensor) and patches.ndim == 3 and 1 < patches.shape[0] == images
 
 
 def _packed_alone(top: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -205,7 +212,10 @@ def _packed(top: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[st
 
 
 def _rows_of_patches(top: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """The same for any name. The patches lie along the first axis, or along the second behind one of size 1."""
+    """The same for any name.
+
+    The patches lie along the first axis, along the second behind one of size 1, or in one image side by side.
+    """
     grid = grid_name(inputs)
     if top.endswith(("seqlens", "window_index")):
         return tuple(f"{top}.{axis}" for axis in range(leaf.ndim))
@@ -214,6 +224,8 @@ def _rows_of_patches(top: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) ->
         place = len(before)
         if leaf.ndim > place and leaf.shape[place] == total and (not before or leaf.shape[0] == 1):
             return (*before, "patches", *("patch_features" for _ in leaf.shape[place + 1 :]))
+    if leaf.ndim == 4 and leaf.shape[0] == 1 and leaf.shape[3] == leaf.shape[2] * total:  # patches side by side
+        return ("packed", "channels", "patch_features", "patches")
     return ()
 
 

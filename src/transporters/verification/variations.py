@@ -87,7 +87,9 @@ def reverse_batch(inputs: Mapping[str, Any], labels: axes.Labels) -> dict[str, A
 
 def _reverse_packed(inputs: Mapping[str, Any], top: str, axis: int) -> torch.Tensor:
     """Patches of packed images in the reverse order of the images."""
-    pieces = torch.split(inputs[top], inputs[axes.grid_name(inputs)].prod(-1).tolist(), axis)
+    patches = inputs[axes.grid_name(inputs)].prod(-1)
+    share = inputs[top].shape[axis] // int(patches.sum())  # more than 1 where patches lie side by side in one image
+    pieces = torch.split(inputs[top], (patches * share).tolist(), axis)
     return torch.cat(list(reversed(pieces)), axis)
 
 

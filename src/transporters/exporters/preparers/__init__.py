@@ -13,6 +13,9 @@ from typing import Any, Protocol, Self
 import torch
 
 from ...errors import ArtifactError
+from .image_sizes import ImageSizes
+from .padded_images import PaddedImages
+from .tiles import Tiles
 from .vision_grid import VisionGrid
 
 
@@ -39,7 +42,7 @@ class Preparer(Protocol):
         """The program's outputs in eager's structure, where that depends on the inputs' values."""
 
 
-PREPARERS: tuple[type[Preparer], ...] = (VisionGrid,)
+PREPARERS: tuple[type[Preparer], ...] = (VisionGrid, PaddedImages, ImageSizes, Tiles)
 
 
 def preparers_for(model: torch.nn.Module, inputs: Mapping[str, Any]) -> tuple[Preparer, ...]:

@@ -63,8 +63,9 @@ class VisionGrid:
                 found = call.compute(inputs)
                 added = {**{f"{prefix}{key}": value for key, value in found.items()}, **added}
         added = {name: added[name] for name in sorted(added, key=lambda name: name not in inputs)}
-        if "position_ids" not in added and "mm_token_type_ids" in inputs:
-            added["position_ids"] = self._rope_index(config, model_class, inputs)
+        owner = _class_with(model_class, "get_rope_index")
+        if "position_ids" not in added and "mm_token_type_ids" in inputs and owner is not None:
+            added["position_ids"] = _rope_index(owner, config, inputs)
         return added
 
     def after(self, config: Any, inputs: Mapping[str, Any], outputs: Any) -> Any:
@@ -75,45 +76,71 @@ class VisionGrid:
             for name in ("pooler_output", "deepstack_features"):
                 joined = getattr(features, name, None)
                 if grid is not None and isinstance(joined, (tuple, list)):
-                    setattr(features, name, _per_image(joined, grid.prod(-1)))
+                    setattr(features, name, _per_image(joined, grid, _merge_size(config)))
         return outputs
 
-    def _rope_index(self, config: Any, model_class: type, inputs: Mapping[str, Any]) -> torch.Tensor:
-        """Multimodal RoPE indices (3, batch, sequence), by the method of the model's own class.
 
-        The method reads only the configuration, so an instance without weights serves where the model is not loaded.
-        """
-        owner = _class_with(model_class, "get_rope_index")
-        stand_in = owner.__new__(owner)
-        torch.nn.Module.__init__(stand_in)
-        stand_in.config = config
-        accepted = inspect.signature(owner.get_rope_index).parameters
-        position_ids: torch.Tensor
-        position_ids, _ = stand_in.get_rope_index(**{k: v for k, v in inputs.items() if k in accepted})
-        return position_ids
+def _rope_index(owner: Any, config: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
+    """Multimodal RoPE indices (3, batch, sequence), by the method of the model's own class.
+
+    The method reads only the configuration, so an instance without weights serves where the model is not loaded.
+    """
+    stand_in = owner.__new__(owner)
+    torch.nn.Module.__init__(stand_in)
+    stand_in.config = config
+    accepted = inspect.signature(owner.get_rope_index).parameters
+    position_ids: torch.Tensor
+    position_ids, _ = stand_in.get_rope_index(**{k: v for k, v in inputs.items() if k in accepted})
+    return position_ids
 
 
-def _per_image(features: Any, patches: torch.Tensor) -> Any:
+def _per_image(features: Any, grid: torch.Tensor, merge: int) -> Any:
     """Features that are joined in a sequence of one tensor, per image; sequences of such sequences alike.
 
     Args:
         features: Lists or tuples of (features, width) tensors.
-        patches: (images,) numbers of patches; an image has features in proportion.
+        grid: (images, 3) numbers of frames, and of patches down and across.
+        merge: Side of a block of patches that becomes one feature; 0 when it is not known.
     """
     if isinstance(features, (tuple, list)) and len(features) == 1 and isinstance(features[0], torch.Tensor):
-        share = int(patches.sum()) // max(1, features[0].shape[0])
-        return torch.split(features[0], (patches // share).tolist())
+        return torch.split(features[0], _counts(grid, merge, features[0].shape[0]).tolist())
     if isinstance(features, (tuple, list)):
-        return type(features)(_per_image(entry, patches) for entry in features)
+        return type(features)(_per_image(entry, grid, merge) for entry in features)
     return features
 
 
+def _counts(grid: torch.Tensor, merge: int, total: int) -> torch.Tensor:
+    """Numbers of features (images,), of which there are ``total``.
+
+    A block of patches becomes one feature; or the same block of all frames does; or each row of blocks has one feature
+    more, and the image two more. These have different totals wherever they are different.
+    """
+    patches = grid.prod(-1)
+    if merge:
+        frames, down, across = grid[:, 0], grid[:, 1] // merge, grid[:, 2] // merge
+        rows = down * (across + 1)
+        for counts in (frames * down * across, down * across, frames * rows, rows + 2):
+            if int(counts.sum()) == total:
+                return counts
+    return patches // (int(patches.sum()) // max(1, total))
+
+
+def _merge_size(config: Any) -> int:
+    vision = getattr(config, "vision_config", None)
+    for name in ("spatial_merge_size", "merge_size", "merge_kernel_size"):
+        size = getattr(vision, name, None)
+        size = size[0] if isinstance(size, (tuple, list)) else size
+        if isinstance(size, int):
+            return size
+    return 0
+
+
 def _class_with(model_class: type, method: str) -> Any:
-    """The class that has ``method``: the model's own, or the base model in the same module."""
+    """The class that has ``method``: the model's own, or the base model in the same module; None when none has."""
     if hasattr(model_class, method):
         return model_class
     module = inspect.getmodule(model_class)
     for value in vars(module).values():
         if isinstance(value, type) and value.__module__ == model_class.__module__ and hasattr(value, method):
             return value
-    raise TypeError(f"no class in {model_class.__module__} has {method}")
+    return None

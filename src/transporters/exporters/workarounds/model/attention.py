@@ -163,7 +163,7 @@ def _patch_split_attention(original: Callable[..., Any]) -> Callable[..., Any]:
         bounds = bound.arguments.get("cu_seqlens")
         if not isinstance(bounds, torch.Tensor):
             return NotImplemented
-        bound.arguments["cu_seqlens"] = _WholeLength(hidden_states.shape[0])
+        bound.arguments["cu_seqlens"] = _WholeLength(hidden_states.shape[-2])
         token = _SEGMENTS.set(bounds)
         try:
             return original(*bound.args, **bound.kwargs)

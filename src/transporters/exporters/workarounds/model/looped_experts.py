@@ -18,7 +18,8 @@ class _GatedExperts(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        from transformers.models.step3p7 import configuration_step3p7, modeling_step3p7 as step3p7
+        from transformers.models.step3p7 import configuration_step3p7
+        from transformers.models.step3p7 import modeling_step3p7 as step3p7
 
         config = configuration_step3p7.Step3p7TextConfig(
             hidden_size=8, moe_intermediate_size=8, num_local_experts=4, num_experts_per_tok=2
