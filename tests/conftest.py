@@ -50,3 +50,13 @@ def browse(chromium: str, tmp_path: Path) -> Callable[..., str]:
         return done.stdout
 
     return call
+
+
+@pytest.fixture(scope="session")
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SmolLM2 as a verified ONNX decoder, laid out for every client; its tests stand in the xdist group "smollm2"."""
+    import real_models
+    from transporters import clients
+
+    wanted = [part for name in clients.names() for part in ("--for", name)]
+    return real_models.export_smollm2(tmp_path_factory.mktemp("smollm2") / "onnx", *wanted)

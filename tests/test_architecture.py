@@ -45,6 +45,7 @@ LAYERS = (
 
 #: Who looks up what above itself, by a ``module:Name`` string that is resolved on use.
 LOOKED_UP = {
+    "transporters.clients": {"clients"},
     "transporters.exporters.auto": {"exporters", "runners"},
     "transporters.exporters.base": {"artifacts", "generation"},
     "transporters.artifacts.exported": {"verification", "generation"},

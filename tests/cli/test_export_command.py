@@ -194,6 +194,8 @@ def test_dtype_and_task_are_taken(command, model, tmp_path):
         (("MODEL", "--dtype", "float33"), "float32"),
         (("MODEL", "--skip-workaround", "dynamo:_patch_nothing"), "dynamo:_patch_nothing"),
         (("MODEL", "--gguf-file", "none.gguf"), "none.gguf"),
+        (("MODEL", "--for", "transformer.js"), "did you mean 'transformers.js'"),
+        (("MODEL", "--for", "transformers.js"), "transformers.js runs onnx, not torch"),
     ],
 )
 def test_wrong_use_is_one_message_and_leaves_nothing(command, model, tmp_path, options, words):

@@ -72,7 +72,7 @@ def test_a_static_program_takes_texts_of_any_length_and_number(command, pairs):
 
 
 def test_a_continuation_is_the_greedy_one(command, pairs):
-    pair = pairs("causal")
+    pair = pairs("causal", "--no-cache")
     model, tokenizer = pair.eager(), small_models.tokenizer(causal=True)
     outcome = command("run", pair.artifact, *texts(*SENTENCES[:2]), "--max-new-tokens", 4, "--json")
     assert outcome.code == 0, outcome.err

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..clients import find as find_clients
 from ..errors import UsageError
 from .console import Screen, session
 from .facts import program_lines
 from .files import check_file, check_target, file_sizes, read_json_object, unverified, write_text
-from .options import FORMAT_HELP, AsJson, Html, Verbose
+from .options import CLIENT_HELP, FORMAT_HELP, AsJson, Html, Verbose
 
 if TYPE_CHECKING:
     from ..artifacts.exported import ExportedModel
+    from ..clients.base import Client
     from ..inputs.loading import LoadedModel
     from ..verification.report import Report
 
@@ -39,6 +41,8 @@ class Order:
     allow_static: tuple[str, ...]
     check: bool
     skip_workarounds: tuple[str, ...]
+    cache: bool
+    clients: tuple[str, ...]
     html: Path | None
     format_options: dict[str, Any] = field(default_factory=dict)
 
@@ -81,6 +85,10 @@ def export(
         Path | None,
         typer.Option("--dynamic-shapes", metavar="FILE", help="JSON file: input name to axis to its bounds."),
     ] = None,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Text generation: one forward pass instead of a decoder with its cache.")
+    ] = False,
+    clients: Annotated[list[str] | None, typer.Option("--for", metavar="NAME", help=CLIENT_HELP)] = None,
     allow_static: Annotated[
         list[str] | None,
         typer.Option("--allow-static", metavar="LABEL", help="Let the trace fix this axis. Repeatable."),
@@ -124,6 +132,8 @@ def export(
         dynamic_shapes=dynamic_shapes,
         allow_static=tuple(allow_static or ()),
         check=not no_verify,
+        cache=not no_cache,
+        clients=tuple(clients or ()),
         skip_workarounds=tuple(skip_workaround or ()),
         html=html,
         format_options={
@@ -160,27 +170,45 @@ def _carry_out(order: Order, screen: Screen) -> int:
     check_target(unverified(order.out))
     check_file(order.html)
     exporter, config = _exporter(order, order.config(), screen)
+    clients = find_clients(order.clients, exporter.export_format)
     from ..inputs.loading import load_model
     from ..inputs.samples import sample_inputs
 
     with screen.step("Load model"):
         loaded = load_model(order.model, task=order.task, dtype=order.dtype, gguf_file=order.gguf_file)
+    make = _maker(order, loaded, exporter)
     for note in loaded.notes:
         screen.say(f"  ! {note}", "yellow")
     with screen.step("Sample inputs"):
         inputs = sample_inputs(loaded.model, tokenizer=loaded.tokenizer, processor=loaded.processor)
-    exported = exporter.export(loaded.model, inputs, config, observer=screen.observe)
+    exported = make(loaded.model, inputs, config, observer=screen.observe)
+    for client in clients:
+        client.adapt(exported, loaded.tokenizer)
     report: Report | None = None
     if order.check:
         with screen.step("Verify"):
             report = exported.verify(observer=screen.checking)
     directory = order.out if report is None or report.verified else unverified(order.out)
     with screen.step("Save"):
-        _save(exported, loaded, report, directory)
+        _save(exported, loaded, clients, report, directory)
     if report is not None and order.html is not None:
         write_text(order.html, _page(report))
     _tell(order, exported, loaded, report, directory, time.perf_counter() - start, screen)
     return 0 if report is None or report.verified else 1
+
+
+def _maker(order: Order, loaded: LoadedModel, exporter: Any) -> Any:
+    """The exporter's method: a causal language model becomes a decoder with its cache, unless told otherwise."""
+    from ..generation.export import NOT_YET
+
+    if loaded.task != "text-generation" or not order.cache:
+        return exporter.export
+    if order.dynamic and exporter.export_format not in NOT_YET:
+        return exporter.export_for_generation
+    reason = f"{exporter.export_format} cannot pass a cache from one step to the next yet"
+    reason = reason if order.dynamic else "a cache grows, and --static fixes every axis"
+    loaded.notes.append(f"One forward pass without a cache, so a new token costs a run of the whole text: {reason}")
+    return exporter.export
 
 
 def _exporter(order: Order, asked: dict[str, Any], screen: Screen) -> tuple[Any, Any]:
@@ -195,12 +223,14 @@ def _exporter(order: Order, asked: dict[str, Any], screen: Screen) -> tuple[Any,
         return AutoExporter.from_config(config), config
 
 
-def _save(exported: ExportedModel, loaded: LoadedModel, report: Report | None, directory: Path) -> None:
+def _save(
+    exported: ExportedModel, loaded: LoadedModel, clients: list[Client], report: Report | None, directory: Path
+) -> None:
     """Save the artifact with its page: the page is part of the whole that appears at once."""
     pages = [] if report is None else [_Page(report, loaded.extra_files)]
     exported.save(
         directory,
-        assets=[*loaded.assets, *pages],
+        assets=[*loaded.assets, *clients, *pages],
         extra_files=loaded.extra_files,
         source=loaded.source,
         task=loaded.task,

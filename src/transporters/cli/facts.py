@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,9 @@ from ..verification.summary import plural, size
 
 #: Operations that a line names; the manifest has them all.
 _NAMED = 8
+
+#: Files of a program, also where a client wants them in a folder of their own.
+_OWN = re.compile(r"(onnx/)?model\.")
 
 
 def program_lines(described: Mapping[str, Any], files: Mapping[str, int]) -> list[str]:
@@ -19,7 +23,7 @@ def program_lines(described: Mapping[str, Any], files: Mapping[str, int]) -> lis
         described: What the runner says of the program (the manifest's ``program``).
         files: File name to size in bytes, of the whole artifact.
     """
-    own = {name: count for name, count in files.items() if name.startswith("model.") and name != "model.safetensors"}
+    own = {name: count for name, count in files.items() if _OWN.match(name) and name != "model.safetensors"}
     lines = [f"Program: {', '.join(f'{name} {size(count)}' for name, count in own.items())}"] if own else []
     if opset := described.get("opset"):
         lines.append("Opset: " + ", ".join(f"{domain} {version}" for domain, version in opset.items()))

@@ -8,9 +8,12 @@ from typing import Annotated
 
 import typer
 
+from .. import clients
 from ..exporters.auto import formats
 
 FORMAT_HELP = f"Export format: {', '.join(formats())}."
+
+CLIENT_HELP = f"Also lay the folder out for a client: {', '.join(clients.names())}. Repeatable."
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 Verbose = Annotated[

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import UsageError
 from .console import Screen, session
 from .files import check_artifact
 from .options import Artifact, AsJson, Verbose
@@ -33,27 +34,40 @@ def run(
         int,
         typer.Option("--max-new-tokens", metavar="N", min=1, help="Longest continuation, for models that write text."),
     ] = 20,
+    chat: Annotated[bool, typer.Option("--chat", help="Put each text into the tokenizer's chat template.")] = False,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Run the artifact in DIR in its runtime on text: embeddings, a continuation, labels, or the plain outputs."""
     with session(as_json=as_json, verbose=verbose) as screen:
-        _carry_out(directory, text, max_new_tokens, screen)
+        _carry_out(directory, text, max_new_tokens, chat, screen)
 
 
-def _carry_out(directory: Path, texts: list[str], max_new_tokens: int, screen: Screen) -> None:
+def _carry_out(directory: Path, texts: list[str], max_new_tokens: int, chat: bool, screen: Screen) -> None:
     check_artifact(directory)
     with screen.step("Load libraries"):
         from .. import ExportedModel
         from .program import TextProgram
+        from .writing import continuations
     with screen.step("Load artifact"):
         exported = ExportedModel.load(directory)
-        program = TextProgram.from_artifact(exported, directory)
     task = str(exported.manifest.get("task") or "")
+    if exported.cache_contract is not None:
+        with screen.step("Run"):
+            rows = continuations(exported, directory, texts, max_new_tokens=max_new_tokens, chat=chat)
+        _show(rows, task, directory, screen)
+        return
+    if chat:
+        raise UsageError("--chat is for text generation with a cache", advice="leave it out, or export again")
     with screen.step("Run"):
+        program = TextProgram.from_artifact(exported, directory)
         rows = run_task(program, task, texts, directory, max_new_tokens)
     for text, limit in program.cut.items():
         screen.say(f"! cut at {limit} tokens: {text[:60]}…", "yellow")
+    _show(rows, task, directory, screen)
+
+
+def _show(rows: list[Row], task: str, directory: Path, screen: Screen) -> None:
     payload = {"status": "ok", "artifact": str(directory), "task": task, "results": rows}
     screen.result(payload, _table(rows))
 
@@ -127,8 +141,6 @@ def _tags(logits: Any, given: dict[str, Any], texts: list[str], program: TextPro
 
 
 def _fillings(logits: Any, given: dict[str, Any], texts: list[str], program: TextProgram) -> list[Row]:
-    from ..errors import UsageError
-
     mask_token, rows = program.tokenizer.mask_token, []
     for text, scores, ids in zip(texts, logits, given["input_ids"]):
         places = (ids == program.tokenizer.mask_token_id).nonzero().flatten().tolist()
@@ -215,6 +227,7 @@ def _table(rows: list[Row]) -> Table:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    rows = [{name: value for name, value in row.items() if name != "ids"} for row in rows]  # of ids there is the text
     for name in rows[0] if rows else ():
         table.add_column(name.capitalize(), overflow="fold")
     for row in rows:

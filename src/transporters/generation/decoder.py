@@ -42,6 +42,9 @@ _ROWS, _TOKENS = 2, 3
 #: A function of several tokens that begins with a state of zeros, whatever the cache holds.
 _FORGETFUL = "mamba_selective_scan"
 
+#: What to do with a model that cannot have such a graph.
+_PLAIN = "`export`, on the command line with --no-cache, makes a program of its forward pass"
+
 Nested = dict[str, Any]
 
 
@@ -145,7 +148,7 @@ def named_refusal(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         text = f"{type(error).__name__}: {' '.join(str(error).split())[:240]}"
-        raise InputError(f"{name} refuses a text of ids with a cache of tensors: {text}") from error
+        raise InputError(f"{name} refuses a text of ids with a cache of tensors: {text}", advice=_PLAIN) from error
 
 
 def nested(tensors: Mapping[str, Any]) -> Nested:
@@ -187,23 +190,26 @@ def cache_contract(model: Any) -> CacheContract:
     if getattr(model.config, "is_encoder_decoder", False):
         raise InputError(
             f"{name} is an encoder with a decoder, for which there is no generation yet",
-            advice="`export` makes a program of its whole forward pass",
+            advice=_PLAIN,
         )
     if "cache" not in inspect.signature(type(model).forward).parameters:
         raise InputError(
             f"{name} takes no cache, so there is nothing to generate with",
-            advice="`export` makes a program of its forward pass",
+            advice=_PLAIN,
         )
     ids = torch.arange(_ROWS * _TOKENS, device=model.device).reshape(_ROWS, _TOKENS)
     with torch.no_grad(), preserved_state(model), named_refusal(name):
         cache = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=True).get("cache")
     if cache is None:
-        raise InputError(f"{name} gives no cache back", advice="some models do with is_decoder=True in the config")
+        raise InputError(
+            f"{name} gives no cache back",
+            advice=f"some models do with is_decoder=True in the config; {_PLAIN}",
+        )
     if not hasattr(cache, "layers"):
-        raise InputError(f"{name} keeps its state in a {type(cache).__name__}, no known kind of cache")
+        raise InputError(f"{name} keeps its state in a {type(cache).__name__}, no known kind of cache", advice=_PLAIN)
     layers = tuple(_layer_cache(str(index), layer, name) for index, layer in enumerate(cache.layers))
     if not any(layer.slots for layer in layers):
-        raise InputError(f"{name} keeps nothing between two steps")
+        raise InputError(f"{name} keeps nothing between two steps", advice=_PLAIN)
     return CacheContract(layers)
 
 
@@ -213,7 +219,8 @@ def _layer_cache(index: str, layer: Any, model_name: str) -> LayerCache:
     known = type(layer).__module__ == "transformers.cache_utils" and not hasattr(layer, "indexer_keys")
     if not known or not (is_linear or is_attention or isinstance(layer, DummyLayer)):
         raise InputError(
-            f"layer {index} of {model_name} keeps its state in a {type(layer).__name__}, no known kind of cache"
+            f"layer {index} of {model_name} keeps its state in a {type(layer).__name__}, no known kind of cache",
+            advice=_PLAIN,
         )
     slots = _attention_slots(index, layer) if is_attention else ()
     states = _state_slots(index, layer) if is_linear else ()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _PAST, _NEW = 7, 3
 
 #: Formats whose runtime cannot pass a cache from one step to the next yet.
-_NOT_YET = frozenset({"executorch"})
+NOT_YET = frozenset({"executorch"})
 
 
 def export_for_generation(
@@ -36,7 +36,7 @@ def export_for_generation(
     observer: Callable[[Any], None] | None = None,
 ) -> ExportedModel:
     """The body of `Exporter.export_for_generation`, which says what it takes and raises."""
-    if exporter.export_format in _NOT_YET:
+    if exporter.export_format in NOT_YET:
         raise UsageError(
             f"a decoder with its cache cannot be exported to {exporter.export_format} yet",
             advice="the formats torch and onnx can",

@@ -15,7 +15,9 @@ from ..errors import ArtifactError, RunError
 from ..trees import pytrees
 
 FILE = "model.onnx"
-DATA = "model.onnx_data"
+
+#: Where that file may be: clients look in a folder of its own.
+PLACES = (FILE, f"onnx/{FILE}")
 
 #: From this many bytes on weights go into a file of their own: protobuf stops at 2 GB.
 EXTERNAL_FROM = 1_500_000_000
@@ -92,6 +94,8 @@ class OnnxRunner:
     def write(program: Any, folder: Path) -> None:
         """Save the model as ``model.onnx``; large weights go into ``model.onnx_data`` when that is asked for or due.
 
+        Where ``program.meta["file"]`` names another of `PLACES`, the model goes there, and its weights beside it.
+
         Raises:
             OSError: When the folder cannot be written, for example because the disk is full.
         """
@@ -100,29 +104,32 @@ class OnnxRunner:
         external = program.meta.get("external_data")
         if external is None:
             external = _weight_bytes(program) >= EXTERNAL_FROM
-        beside = {"external_data": DATA, "alignment": ALIGNMENT, "align_threshold": 0} if external else {}
-        ir.save(program, folder / FILE, size_threshold_bytes=ALIGNMENT, **beside)  # type: ignore[arg-type]
+        path = folder / program.meta.get("file", FILE)
+        path.parent.mkdir(exist_ok=True)
+        beside = {"external_data": f"{path.name}_data", "alignment": ALIGNMENT, "align_threshold": 0}
+        ir.save(program, path, size_threshold_bytes=ALIGNMENT, **(beside if external else {}))  # type: ignore[arg-type]
 
     @staticmethod
     def read(folder: Path) -> Any:
-        """Load ``model.onnx`` from a folder; weights beside it stay in their file, mapped.
+        """Load the model from the one of `PLACES` where it is; weights beside it stay in their file, mapped.
 
         Raises:
             ArtifactError: When the file is missing or is no ONNX model, or when its data file is missing or too short.
         """
         import onnx_ir as ir
 
-        path = folder / FILE
-        if not path.is_file():
+        place = next((place for place in PLACES if (folder / place).is_file()), None)
+        if place is None:
             raise ArtifactError(f"{folder} lacks {FILE}", advice="export the model again")
+        path = folder / place
         try:
             model = ir.load(path)
         except Exception as error:
             raise ArtifactError(
                 f"{path} cannot be loaded: {_readable(error)}", advice="the file is damaged: export the model again"
             ) from error
-        model.meta["external_data"] = _check_data(model, folder)
-        model.meta["path"] = path
+        model.meta["external_data"] = _check_data(model, path)
+        model.meta["path"], model.meta["file"] = path, place
         return model
 
 
@@ -186,7 +193,8 @@ def _session(program: Any) -> Any:
             return onnxruntime.InferenceSession(content, options, providers=_PROVIDERS)
         with tempfile.TemporaryDirectory() as folder:
             OnnxRunner.write(program, Path(folder))
-            return onnxruntime.InferenceSession(Path(folder) / FILE, options, providers=_PROVIDERS)
+            path = Path(folder) / program.meta.get("file", FILE)
+            return onnxruntime.InferenceSession(path, options, providers=_PROVIDERS)
     except Exception as error:
         raise RunError(
             f"ONNX Runtime cannot load the model: {_readable(error)}",
@@ -195,8 +203,8 @@ def _session(program: Any) -> Any:
         ) from error
 
 
-def _check_data(model: Any, folder: Path) -> bool:
-    """Whether weights lie in files beside the graph; they must be there and long enough."""
+def _check_data(model: Any, graph: Path) -> bool:
+    """Whether weights lie in files beside the graph's; they must be there and long enough."""
     import onnx_ir as ir
 
     needed: dict[str, int] = {}
@@ -206,11 +214,11 @@ def _check_data(model: Any, folder: Path) -> bool:
             end = (tensor.offset or 0) + (tensor.length or 0)
             needed[str(tensor.location)] = max(needed.get(str(tensor.location), 0), end)
     for name, size in needed.items():
-        path = folder / name
+        path = graph.parent / name
         found = path.stat().st_size if path.is_file() else 0
         if found < size:
             raise ArtifactError(
-                f"{path} has {found:,} bytes, {FILE} needs {size:,} of weights in it",
+                f"{path} has {found:,} bytes, {graph.name} needs {size:,} of weights in it",
                 advice="the file is missing or cut off: copy it again, or export the model again",
             )
     return bool(needed)

@@ -12,6 +12,8 @@ from ..verification.report import Report
 #: The step of a case that is not a stage of its exporter.
 VERIFY = "Verify"
 #: A model file of Transformers in a traceback, or in a message that quotes one.
+#: The folders before a package's own files.
+_INSTALLED = re.compile(r"/(?:[\w.@+-]+/)*(?:site-packages|src)/")
 _MODEL_LINE = re.compile(r'(modeling_\w+\.py)"?(?::|, line )(\d+)')
 
 
@@ -49,8 +51,9 @@ def failure(report: Report) -> dict[str, str]:
 
 
 def fault(kind: str, stage: str, message: str, where: str) -> dict[str, str]:
-    """The four words; the message becomes one line of at most 300 characters."""
-    return {"type": kind, "stage": stage, "message": " ".join(message.split())[:300], "where": where}
+    """The four words; the message becomes one line of at most 300 characters, without where packages are installed."""
+    line = " ".join(_INSTALLED.sub("", message).split())
+    return {"type": kind, "stage": stage, "message": line[:300], "where": where}
 
 
 def where(error: BaseException) -> str:

