@@ -11,9 +11,9 @@ from ..verification.report import Report
 
 #: The step of a case that is not a stage of its exporter.
 VERIFY = "Verify"
-#: A model file of Transformers in a traceback, or in a message that quotes one.
 #: The folders before a package's own files.
 _INSTALLED = re.compile(r"/(?:[\w.@+-]+/)*(?:site-packages|src)/")
+#: A model file of Transformers in a traceback, or in a message that quotes one.
 _MODEL_LINE = re.compile(r'(modeling_\w+\.py)"?(?::|, line )(\d+)')
 
 
