@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# `make demo` and `make test` do all the set-up that they need; nothing but Python 3.11 and a package index is wanted.
-# The tests of a client in Node are the exception: they fail until `make node` has installed it.
+# `make demo` and `make test` do all the set-up that they need; nothing but Python 3.11 and a package index is wanted,
+# and for the tests of the client in Node npm, which `make node` installs with apt-get where it is missing.
 
 PYTHON ?= python3
 VENV := .venv
