@@ -85,7 +85,8 @@ def test_a_process_of_its_own_answers_in_time(process, folders):
 
 
 @pytest.mark.model
-def test_an_architecture_means_its_richest_class(command):
+def test_an_architecture_means_its_richest_class(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
     outcome = command("check", "gemma3_text", "--to", "torch", "--static")
     assert outcome.code == 0, outcome.err
     assert "Gemma3ForCausalLM, tiny" in outcome.out
@@ -130,6 +131,7 @@ def test_a_mismatch_says_what_differs_and_where_it_begins(command, monkeypatch):
         return report
 
     monkeypatch.setattr(ExportedModel, "verify", verify)
+    monkeypatch.setenv("COLUMNS", "160")
     outcome = command("check", "LlamaModel", "--to", "torch")
     assert outcome.code == 1
     last = outcome.out.rstrip().splitlines()[-1]
