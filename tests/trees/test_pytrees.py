@@ -46,9 +46,11 @@ cache = st.tuples(
 
 
 def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    outputs = st.tuples(inner.filter(lambda value: value is not None), inner).map(
-        lambda pair: BaseModelOutputWithPast(last_hidden_state=pair[0], hidden_states=pair[1])
+    # A dict or pairs as the only field would be taken for the fields themselves.
+    outputs = st.tuples(
+        inner.filter(lambda value: value is not None and not isinstance(value, (dict, list, tuple))), inner
     )
+    outputs = outputs.map(lambda pair: BaseModelOutputWithPast(last_hidden_state=pair[0], hidden_states=pair[1]))
     lists = st.lists(inner, max_size=3)
     return st.one_of(lists, lists.map(tuple), st.dictionaries(names, inner, max_size=3), outputs)
 
