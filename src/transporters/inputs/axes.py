@@ -126,8 +126,9 @@ def with_total(old: Mapping[str, int], wanted: Mapping[str, int]) -> dict[str, i
     if "total_sequence" in old and {"sequence", "past_sequence"} & set(wanted):
         changes = [wanted[label] - old[label] for label in ("sequence", "past_sequence") if label in wanted]
         found.setdefault("total_sequence", old["total_sequence"] + sum(changes))
-    if "past_window" in old and "past_sequence" in wanted:  # a window holds at most what there is
-        found.setdefault("past_window", min(old["past_window"], wanted["past_sequence"]))
+    for label in ("past_window", "window"):
+        if label in old and "past_sequence" in wanted:  # a window holds at most what there is
+            found.setdefault(label, min(old[label], wanted["past_sequence"]))
     return found
 
 
