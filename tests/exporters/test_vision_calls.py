@@ -12,7 +12,7 @@ from transformers import vision_utils
 from transporters import AutoExporter, ExportedModel, zoo
 from transporters.errors import ArtifactError
 from transporters.exporters import preparers
-from transporters.exporters.preparers.vision_calls import Call, Tensor, recorded
+from transporters.exporters.preparers.vision_calls import Call, Tensor, recorded, tracked
 
 GRID = torch.tensor([[1, 4, 6], [2, 2, 4]])
 OTHER = torch.tensor([[1, 6, 2]])
@@ -20,12 +20,14 @@ OTHER = torch.tensor([[1, 6, 2]])
 
 def test_calls_are_recorded_with_their_inputs_their_options_and_their_keys():
     standing = vision_utils.get_vision_cu_seqlens
-    with recorded({"image_grid_thw": GRID}) as calls:
-        vision_utils.get_vision_cu_seqlens(GRID, kwargs={})
-        vision_utils.get_vision_window_index(GRID[:, [0, 2, 1]], 2, window_size=8, patch_size=2, kwargs={})
-        vision_utils.get_vision_cu_seqlens(GRID + 1, kwargs={})  # reads no input
+    grid = tracked({"image_grid_thw": GRID})["image_grid_thw"]
+    with recorded() as calls:
+        vision_utils.get_vision_cu_seqlens(grid.to("cpu"), kwargs={})
+        vision_utils.get_vision_window_index(grid[:, [0, 2, 1]], 2, window_size=8, patch_size=2, kwargs={})
+        vision_utils.get_vision_cu_seqlens(grid + 1, kwargs={})  # reads no input
     assert vision_utils.get_vision_cu_seqlens is standing
     assert [call.keys for call in calls] == [("cu_seqlens",), ("window_index", "cu_window_seqlens")]
+    assert calls[0].tensors == {"grid_thw": Tensor("image_grid_thw")}
     assert calls[1].tensors == {"grid_thw": Tensor("image_grid_thw", (0, 2, 1))}
     assert calls[1].options == {"spatial_merge_size": 2, "window_size": 8, "patch_size": 2}
     again = [Call.from_dict(json.loads(json.dumps(call.to_dict()))) for call in calls]
@@ -38,19 +40,20 @@ def test_calls_are_recorded_with_their_inputs_their_options_and_their_keys():
 def test_what_the_caller_has_computed_is_not_recorded_and_reaches_the_model():
     bounds = torch.tensor([0, 24, 32, 40], dtype=torch.int32)
     given = {"cu_seqlens": bounds, "position_ids": None}
-    with recorded({"image_grid_thw": GRID}) as calls:
-        assert vision_utils.get_vision_cu_seqlens(GRID, kwargs=given) is bounds
+    with recorded() as calls:
+        assert vision_utils.get_vision_cu_seqlens(tracked({"grid_thw": GRID})["grid_thw"], kwargs=given) is bounds
     assert not calls
     assert "cu_seqlens" not in given
 
 
-def test_columns_that_look_alike_are_not_guessed():
-    square = torch.tensor([[1, 4, 4]])
-    with recorded({"image_grid_thw": square}) as calls:
-        vision_utils.get_vision_cu_seqlens(square[:, [0, 2, 1]] + 0, kwargs={})
-    assert [call.tensors["grid_thw"].columns for call in calls] in ([None], [])
-    with recorded({"other": torch.tensor([[1, 4, 4, 7]])}) as calls:
-        vision_utils.get_vision_cu_seqlens(square, kwargs={})
+def test_a_grid_of_square_images_does_not_hide_which_columns_were_read():
+    """Equal columns look alike, and the program must be right for images that are not square."""
+    square = tracked({"image_grid_thw": torch.tensor([[1, 4, 4]])})["image_grid_thw"]
+    with recorded() as calls:
+        vision_utils.get_vision_window_index(square[:, [0, 2, 1]], 2, 8, 2, kwargs={})
+    assert [call.tensors["grid_thw"].columns for call in calls] == [(0, 2, 1)]
+    with recorded() as calls:
+        vision_utils.get_vision_cu_seqlens(torch.tensor([[1, 4, 4]]), kwargs={})  # of the same values, from elsewhere
     assert not calls
 
 

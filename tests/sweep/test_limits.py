@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import time
-
 import psutil
 import pytest
 
@@ -45,11 +43,9 @@ def test_a_crash_names_its_signal_its_step_and_its_last_words(name, kind, messag
 
 
 def test_a_hang_ends_and_says_where_it_hung():
-    start = time.monotonic()
     result = ended("hang", seconds=2.0)
     assert result["status"] == "timeout"
     assert result["error"]["stage"] == "Trace"
-    assert time.monotonic() - start < 30
 
 
 def test_what_a_case_started_goes_with_it(tmp_path):

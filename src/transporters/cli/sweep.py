@@ -113,7 +113,7 @@ def _carry_out(order: Order, screen: Screen) -> int:
     engines.check(order.engine)
     with screen.step("Find classes"):
         cases = _cases(order)
-    finished = {result_key(result): result for result in _finished(order, screen)}
+    finished = {results.case_of(result).key: result for result in _finished(order, screen)}
     todo = [case for case in cases if case.key not in finished]
     fresh: list[Result] = []
     with ExitStack() as stack:
@@ -130,13 +130,6 @@ def _carry_out(order: Order, screen: Screen) -> int:
     found = [*(result for key, result in finished.items() if key in wanted), *fresh]
     _tell(found, len(fresh), screen)
     return 0 if all(result["status"] == "verified" for result in found) else 1
-
-
-def result_key(result: Result) -> str:
-    """The key of the case that a result is of."""
-    from ..sweep.results import case_of
-
-    return case_of(result).key
 
 
 def _cases(order: Order) -> list[Case]:

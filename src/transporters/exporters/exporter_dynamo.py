@@ -95,31 +95,36 @@ def _trace(prepared: Prepared, config: DynamoConfig, run: ExportRun) -> Traced:
     """
     wanted = dynamic_shapes.request(prepared, config)
     inputs = dynamic_shapes.enlarge(prepared, wanted, run)
-    program, unsolved = _solved(prepared.model, inputs, wanted)
-    standing = _standing_guards(program) if program is not None else []
+    program = _solved(prepared.model, inputs, wanted)
     for larger in dynamic_shapes.doubled(prepared, wanted):
-        if program is not None and not guards.violated(standing, dynamic_shapes.shapes(larger)):
+        if isinstance(program, ExportedProgram) and not _refuses(program, larger):
             break
         if not prepared.eager_takes(larger):
             continue
-        second = _export(prepared.model, larger, wanted)
-        if not guards.violated(_standing_guards(second), dynamic_shapes.shapes(inputs)):
+        second = _solved(prepared.model, larger, wanted)
+        if isinstance(second, ExportedProgram) and not _refuses(second, inputs):
             run.note("info", "sample", "traced at twice its size, because its own size is a special case for the model")
             return Traced(second, larger, wanted)
         break
-    if program is None:
-        raise unsolved
+    if isinstance(program, NotImplementedError):
+        raise program
     return Traced(program, inputs, wanted)
 
 
 def _solved(
     model: torch.nn.Module, inputs: dict[str, Any], wanted: dynamic_shapes.ShapeRequest
-) -> tuple[ExportedProgram | None, Exception]:
-    """A program; or none and the error, when sympy cannot solve which sizes the trace of a special point admits."""
+) -> ExportedProgram | NotImplementedError:
+    """A program; or the error, when sympy cannot solve which sizes the trace of a special point admits."""
     try:
-        return _export(model, inputs, wanted), Exception()
+        return _export(model, inputs, wanted)
     except NotImplementedError as error:
-        return None, error
+        return error
+
+
+def _refuses(program: ExportedProgram, inputs: dict[str, Any]) -> bool:
+    """Whether a guard that stays in the program forbids these sizes."""
+    standing = [guard for guard in program._guards_code if not guards.forbids_only_small_sizes(guard)]
+    return bool(guards.violated(standing, dynamic_shapes.shapes(inputs)))
 
 
 def _export(model: torch.nn.Module, inputs: dict[str, Any], wanted: dynamic_shapes.ShapeRequest) -> ExportedProgram:
@@ -127,10 +132,6 @@ def _export(model: torch.nn.Module, inputs: dict[str, Any], wanted: dynamic_shap
     # computed from it, until a program refuses the images that shrink to one patch.
     with fx_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
         return torch.export.export(model, (), inputs, dynamic_shapes=wanted.spec(inputs), strict=False)
-
-
-def _standing_guards(program: ExportedProgram) -> list[str]:
-    return [guard for guard in program._guards_code if not guards.forbids_only_small_sizes(guard)]
 
 
 # ── Stage 5: State cleanup ──

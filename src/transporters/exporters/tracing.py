@@ -55,6 +55,14 @@ def preserved_state(model: torch.nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def seeded() -> Iterator[None]:
+    """The same random numbers in every run, for models that draw some (a dropout that is always on, a random mask)."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        yield
+
+
+@contextmanager
 def traceable_attention(model: torch.nn.Module, run: ExportRun) -> Iterator[None]:
     """Run flash, flex and paged attention as ``sdpa``, which computes the same and can be traced."""
     swapped: list[tuple[Any, str, str]] = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.export import ExportedProgram
 
-from ..exporters.tracing import preserved_state
+from ..exporters.tracing import preserved_state, seeded
 from . import compare
 from .report import Bisection, BisectionStep
 from .variations import Case
@@ -58,7 +58,8 @@ def first_submodule(exported: ExportedModel, eager: Eager, case: Case) -> str:
 
 def _step(name: str, run: Any, case: Case, expected: Any, noise: dict[str, float]) -> BisectionStep:
     try:
-        checks = compare.compare(run(case.inputs), expected, noise)
+        with seeded():
+            checks = compare.compare(run(case.inputs), expected, noise)
     except Exception as error:  # noqa: BLE001  a rung that cannot run is the answer that is looked for
         return BisectionStep(name, False, detail=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
     wrong = [check for check in checks if not check.passed]
@@ -107,6 +108,6 @@ def _program_outputs(exported: ExportedModel, inputs: Mapping[str, Any]) -> dict
 
     module = exported.program.module()
     flat = torch.utils._pytree.tree_leaves(exported.complete_inputs(inputs))
-    with torch.no_grad():
+    with torch.no_grad(), seeded():
         Recorder(module).run(*flat)
     return found

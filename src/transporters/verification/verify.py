@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ import torch
 from ..errors import RunError
 from ..exporters.prepare import copy_inputs
 from ..exporters.run import Finding
-from ..exporters.tracing import preserved_state
+from ..exporters.tracing import preserved_state, seeded
 from ..inputs import axes
 from ..trees import pytrees
 from . import bisect, compare, generating
@@ -25,14 +25,6 @@ from .variations import Case, cases, reverse_batch, unpadded_row
 
 if TYPE_CHECKING:
     from ..artifacts.exported import ExportedModel
-
-
-@contextmanager
-def seeded() -> Iterator[None]:
-    """The same random numbers in every run, for models that draw some (a dropout that is always on, a random mask)."""
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(0)
-        yield
 
 
 class Eager:

@@ -26,6 +26,7 @@ from ...errors import ArtifactError
 _HELPER = re.compile(r"get_vision_\w+")
 #: Where such a function may be. A manifest cannot name any other.
 _PLACE = re.compile(r"transformers\.(vision_utils|models\.\w+\.modeling_\w+):get_vision_\w+")
+_NOT_TRACKED = ("_ids", "_mask")
 #: Two recordings at once would see each other's functions.
 _LOCK = threading.RLock()
 
@@ -99,18 +100,64 @@ class Call:
         return cls(data["function"], tensors, dict(data["options"]), tuple(data["keys"]))
 
 
-@contextmanager
-def recorded(inputs: Mapping[str, Any]) -> Iterator[list[Call]]:
-    """Record all calls in the block that read an input and return tensors, each set of keys of a grid once.
+class _Tracked(torch.Tensor):
+    """An input that knows its name, and columns of one that know which they are.
 
-    Args:
-        inputs: The model's inputs by name.
+    Equal values would not tell: in a grid of square images height and width are the same.
     """
+
+    source: Tensor | None = None
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+        if isinstance(result, _Tracked):
+            result.source = _source(func, args, result)
+            return result if result.source is not None else result.as_subclass(torch.Tensor)
+        return result
+
+
+#: Methods that give the values that they were given.
+_SAME = frozenset({torch.Tensor.to, torch.Tensor.clone, torch.Tensor.contiguous, torch.Tensor.detach, torch.Tensor.cpu})
+
+
+def _source(function: Any, args: Any, result: torch.Tensor) -> Tensor | None:
+    """Where a result comes from; None when it is neither a whole input nor some columns of one."""
+    given = args[0] if args and isinstance(args[0], _Tracked) else None
+    if given is None or given.source is None or result.dtype != given.dtype:
+        return None
+    if function in _SAME:
+        return given.source
+    place = args[1] if function is torch.Tensor.__getitem__ else None
+    if not isinstance(place, tuple) or len(place) != 2 or place[0] != slice(None) or given.ndim != 2:
+        return None
+    known = given.source.columns or tuple(range(given.shape[1]))
+    if isinstance(place[1], slice):
+        return Tensor(given.source.name, known[place[1]])
+    if isinstance(place[1], list) and all(isinstance(column, int) for column in place[1]):
+        return Tensor(given.source.name, tuple(known[column] for column in place[1]))
+    return None
+
+
+def tracked(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of inputs for a run that is recorded; whole numbers that are no ids and no mask know their names."""
+    found: dict[str, Any] = {}
+    for name, value in inputs.items():
+        found[name] = value.clone() if isinstance(value, torch.Tensor) else value
+        if isinstance(value, torch.Tensor) and not value.dtype.is_floating_point and not name.endswith(_NOT_TRACKED):
+            found[name] = found[name].as_subclass(_Tracked)
+            found[name].source = Tensor(name)
+    return found
+
+
+@contextmanager
+def recorded() -> Iterator[list[Call]]:
+    """Record all calls in the block that read `tracked` inputs and return tensors, each set of keys of a grid once."""
     calls: list[Call] = []
     with _LOCK:
         standing = list(_helpers())
         for module, name, function in standing:
-            setattr(module, name, _recorder(function, inputs, calls))
+            setattr(module, name, _recorder(function, calls))
         try:
             yield calls
         finally:
@@ -145,7 +192,7 @@ class _Looked(dict[str, Any]):
         return super().pop(key, *default)
 
 
-def _recorder(function: Callable[..., Any], inputs: Mapping[str, Any], calls: list[Call]) -> Callable[..., Any]:
+def _recorder(function: Callable[..., Any], calls: list[Call]) -> Callable[..., Any]:
     signature = inspect.signature(function)
 
     def call(*args: Any, **named: Any) -> Any:
@@ -155,7 +202,7 @@ def _recorder(function: Callable[..., Any], inputs: Mapping[str, Any], calls: li
         bound.arguments["kwargs"] = looked
         result = function(*bound.args, **bound.kwargs)
         known = {(entry.grid, key) for entry in calls for key in entry.keys}
-        entry = _entry(function, bound.arguments, looked.missed, result, inputs)
+        entry = _entry(function, bound.arguments, looked.missed, result)
         if entry is not None and not any((entry.grid, key) in known for key in entry.keys):
             calls.append(entry)
         given = named.get("kwargs")
@@ -167,9 +214,7 @@ def _recorder(function: Callable[..., Any], inputs: Mapping[str, Any], calls: li
     return call
 
 
-def _entry(
-    function: Callable[..., Any], arguments: Mapping[str, Any], keys: list[str], result: Any, inputs: Mapping[str, Any]
-) -> Call | None:
+def _entry(function: Callable[..., Any], arguments: Mapping[str, Any], keys: list[str], result: Any) -> Call | None:
     """A call, when it can be carried out again from the inputs alone."""
     results = result if isinstance(result, tuple) else (result,)
     if not keys or len(keys) != len(results) or not all(isinstance(value, torch.Tensor) for value in results):
@@ -180,34 +225,15 @@ def _entry(
         if parameter == "kwargs":
             continue
         if isinstance(value, torch.Tensor):
-            source = _source(value, inputs)
-            if source is None:
+            if not isinstance(value, _Tracked) or value.source is None:
                 return None
-            tensors[parameter] = source
+            tensors[parameter] = value.source
         elif _is_plain(value):
             options[parameter] = value
         else:
             return None
     place = f"{function.__module__}:{function.__name__}"
     return Call(place, tensors, options, tuple(keys)) if tensors and _PLACE.fullmatch(place) else None
-
-
-def _source(value: torch.Tensor, inputs: Mapping[str, Any]) -> Tensor | None:
-    """The input, or the columns of one, that a tensor is."""
-    for name, given in inputs.items():
-        if isinstance(given, torch.Tensor) and given.shape == value.shape and torch.equal(given, value):
-            return Tensor(name)
-    for name, given in inputs.items():
-        if not isinstance(given, torch.Tensor) or given.ndim != 2 or value.ndim != 2 or len(given) != len(value):
-            continue
-        columns = []
-        for wanted in value.unbind(1):
-            # A grid of square images has equal columns: the last that fits would be wrong for others half of the time.
-            fits = [place for place, column in enumerate(given.unbind(1)) if torch.equal(column, wanted)]
-            columns.append(fits)
-        if all(len(fits) == 1 for fits in columns):
-            return Tensor(name, tuple(fits[0] for fits in columns))
-    return None
 
 
 def _is_plain(value: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..tracing import preserved_state
-from .vision_calls import Call, recorded
+from .vision_calls import Call, recorded, tracked
 
 #: Inputs that say how many patches an image has, in which rows and columns; the first group says of which modality.
 _GRID = re.compile(r"((?:image_|video_)?)(grid_thw|target_sizes)")
@@ -39,9 +39,8 @@ class VisionGrid:
         """When a grid is among the inputs. Runs the model once, to see what it computes from the grid."""
         if not any(_GRID.fullmatch(name) for name in inputs):
             return None
-        private = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in inputs.items()}
-        with torch.no_grad(), preserved_state(model), recorded(inputs) as calls:
-            model(**private)
+        with torch.no_grad(), preserved_state(model), recorded() as calls:
+            model(**tracked(inputs))
         return cls(tuple(calls))
 
     def settings(self) -> dict[str, Any]:

@@ -26,6 +26,22 @@ def of_expert(index: int, chosen: torch.Tensor, weights: torch.Tensor) -> torch.
     return torch.where(chosen == index, weights, 0).sum(dim=-1, keepdim=True)
 
 
+def weighed(
+    count: int, expert: Callable[[int], torch.Tensor], weight: Callable[[int], torch.Tensor], start: torch.Tensor
+) -> torch.Tensor:
+    """The sum of what every expert makes of every token; an expert that no token chose weighs zero.
+
+    Args:
+        count: Number of experts.
+        expert: Index to what that expert gives (tokens, width).
+        weight: Index to the weight that each token gives to it (tokens, 1).
+        start: (tokens, width) that the sum begins with; its dtype is the sum's.
+    """
+    for index in range(count):
+        start = start + (expert(index) * weight(index)).to(start.dtype)
+    return start
+
+
 class _FourExperts(torch.nn.Module):
     """The fault, for the reproducer: with few tokens some expert stays idle."""
 
@@ -57,11 +73,12 @@ def _patch_nllb_moe_experts(original: Callable[..., Any]) -> Callable[..., Any]:
         self: Any, hidden_states: torch.Tensor, router_mask: torch.Tensor, router_probs: torch.Tensor
     ) -> torch.Tensor:
         kept = 1 - self.moe_token_dropout if self.moe_token_dropout > 0 else 1
-        result = torch.zeros_like(hidden_states)
-        for index in range(self.num_experts):
-            weight = of_expert(index, router_mask, router_probs)
-            result = result + (self[f"expert_{index}"](hidden_states) * weight * kept).to(hidden_states.dtype)
-        return result
+        return weighed(
+            self.num_experts,
+            lambda index: self[f"expert_{index}"](hidden_states),
+            lambda index: of_expert(index, router_mask, router_probs) * kept,
+            torch.zeros_like(hidden_states),
+        )
 
     return forward
 
@@ -98,34 +115,46 @@ def _patch_switch_experts(original: Callable[..., Any]) -> Callable[..., Any]:
     def forward(
         self: Any, hidden_states: torch.Tensor, selected_experts: torch.Tensor, routing_weights: torch.Tensor
     ) -> torch.Tensor:
-        result = torch.zeros_like(hidden_states)
-        for index in range(self.num_experts):
-            weight = routing_weights * selected_experts[:, 0, index : index + 1]
-            result = result + (self[f"expert_{index}"](hidden_states) * weight).to(hidden_states.dtype)
-        return result
+        return weighed(
+            self.num_experts,
+            lambda index: self[f"expert_{index}"](hidden_states),
+            lambda index: routing_weights * selected_experts[:, 0, index : index + 1],
+            torch.zeros_like(hidden_states),
+        )
 
     return forward
 
 
-class _DbrxExperts(torch.nn.Module):
+class TwoOfFour(torch.nn.Module):
+    """For reproducers: four experts of width 8, of which each token chooses two.
+
+    Args:
+        experts: They take tokens, indices and weights.
+    """
+
+    def __init__(self, experts: torch.nn.Module) -> None:
+        super().__init__()
+        self.experts = experts
+        for parameter in experts.parameters():
+            torch.nn.init.uniform_(parameter)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Send each of the states (…, 8) to the experts of the two largest of its first four numbers."""
+        weights, chosen = states.reshape(-1, 8)[:, :4].topk(2)
+        result: torch.Tensor = self.experts(states, chosen, weights)
+        return result
+
+
+class _DbrxExperts(TwoOfFour):
     """The fault, for the reproducer: experts in one weight, in a loop over those that were hit."""
 
     def __init__(self) -> None:
-        super().__init__()
         from transformers.models.dbrx import configuration_dbrx
         from transformers.models.dbrx import modeling_dbrx as dbrx
 
         config = configuration_dbrx.DbrxFFNConfig(ffn_hidden_size=8, moe_num_experts=4)
         config.hidden_size = 8
-        self.experts = dbrx.DbrxExperts(config)
-        for parameter in self.experts.parameters():
-            torch.nn.init.uniform_(parameter)
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Send each of the tokens (batch, length, 8) to the two experts of its largest of four numbers."""
-        weights, chosen = states.reshape(-1, 8)[:, :4].topk(2)
-        result: torch.Tensor = self.experts(states, chosen, weights)
-        return result
+        super().__init__(dbrx.DbrxExperts(config))
 
 
 @register_patch(
@@ -145,32 +174,25 @@ def _patch_dbrx_experts(original: Callable[..., Any]) -> Callable[..., Any]:
         tokens = hidden_states.reshape(-1, self.hidden_size)
         parts = (self.mlp.w1, self.mlp.v1, self.mlp.w2)
         experts = [part.view(-1, self.ffn_hidden_size, self.hidden_size) for part in parts]
-        result = torch.zeros_like(tokens)
-        for index in range(self.num_experts):
-            found = self.mlp(tokens, *(part[index] for part in experts))
-            result = result + found * of_expert(index, top_k_index, top_k_weights)
+        result = weighed(
+            self.num_experts,
+            lambda index: self.mlp(tokens, *(part[index] for part in experts)),
+            lambda index: of_expert(index, top_k_index, top_k_weights),
+            torch.zeros_like(tokens),
+        )
         return result.view(hidden_states.shape[0], -1, self.hidden_size)
 
     return forward
 
 
-class _IdentityExperts(torch.nn.Module):
+class _IdentityExperts(TwoOfFour):
     """The fault, for the reproducer: experts of which some do nothing, in a loop over those that were hit."""
 
     def __init__(self) -> None:
-        super().__init__()
         from transformers.models.longcat_flash import modeling_longcat_flash as longcat_flash
 
         sizes = {"hidden_size": 8, "expert_ffn_hidden_size": 8, "n_routed_experts": 3, "zero_expert_num": 1}
-        self.experts = longcat_flash.LongcatFlashExperts(longcat_flash.LongcatFlashConfig(**sizes))
-        for parameter in self.experts.parameters():
-            torch.nn.init.uniform_(parameter)
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Send each of the tokens (tokens, 8) to the two experts of its largest of four numbers."""
-        weights, chosen = states[:, :4].topk(2)
-        result: torch.Tensor = self.experts(states, chosen, weights)
-        return result
+        super().__init__(longcat_flash.LongcatFlashExperts(longcat_flash.LongcatFlashConfig(**sizes)))
 
 
 @register_patch(
@@ -189,12 +211,12 @@ def _patch_identity_experts(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> torch.Tensor:
         routed = self.num_routed_experts if self.gate_up_proj is not None else 0
         idle = torch.where(top_k_index >= routed, top_k_weights, 0).sum(dim=-1, keepdim=True)
-        result = (hidden_states * idle).to(hidden_states.dtype)
-        for index in range(routed):
+
+        def expert(index: int) -> torch.Tensor:
             gate, up = F.linear(hidden_states, self.gate_up_proj[index]).chunk(2, dim=-1)
-            found = F.linear(self.act_fn(gate) * up, self.down_proj[index])
-            weight = of_expert(index, top_k_index, top_k_weights)
-            result = result + (found * weight).to(hidden_states.dtype)
-        return result
+            return F.linear(self.act_fn(gate) * up, self.down_proj[index])
+
+        start = (hidden_states * idle).to(hidden_states.dtype)
+        return weighed(routed, expert, lambda index: of_expert(index, top_k_index, top_k_weights), start)
 
     return forward

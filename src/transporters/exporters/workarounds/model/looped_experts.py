@@ -10,29 +10,18 @@ import torch
 import torch.nn.functional as F
 
 from ...registry import Repro, register_patch
-from .experts import of_expert
+from .experts import TwoOfFour, of_expert, weighed
 
 
-class _GatedExperts(torch.nn.Module):
+class _GatedExperts(TwoOfFour):
     """The fault, for the reproducer."""
 
     def __init__(self) -> None:
-        super().__init__()
         from transformers.models.step3p7 import configuration_step3p7
         from transformers.models.step3p7 import modeling_step3p7 as step3p7
 
-        config = configuration_step3p7.Step3p7TextConfig(
-            hidden_size=8, moe_intermediate_size=8, num_local_experts=4, num_experts_per_tok=2
-        )
-        self.experts = step3p7.Step3p7Experts(config)
-        for parameter in self.experts.parameters():
-            torch.nn.init.uniform_(parameter)
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Send each of the tokens (tokens, 8) to the two experts of its largest of four numbers."""
-        weights, chosen = states[:, :4].topk(2)
-        result: torch.Tensor = self.experts(states, chosen, weights)
-        return result
+        sizes = {"hidden_size": 8, "moe_intermediate_size": 8, "num_local_experts": 4, "num_experts_per_tok": 2}
+        super().__init__(step3p7.Step3p7Experts(configuration_step3p7.Step3p7TextConfig(**sizes)))
 
 
 @register_patch(
@@ -50,12 +39,14 @@ def _patch_looped_experts(original: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: Any, hidden_states: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         biased = hasattr(self, "gate_up_proj_bias")
         states = hidden_states.float() if biased else hidden_states  # with biases the model computes in float32
-        result = torch.zeros_like(states)
-        for index in range(self.num_experts):
-            found = _biased(self, states, index) if biased else _plain(self, states, index)
-            weight = of_expert(index, chosen, weights).to(found.dtype)
-            result = result + (found * weight).to(result.dtype)
-        return result.to(hidden_states.dtype)
+        one = _biased if biased else _plain
+        found = weighed(
+            self.num_experts,
+            lambda index: one(self, states, index),
+            lambda index: of_expert(index, chosen, weights).to(states.dtype),
+            torch.zeros_like(states),
+        )
+        return found.to(hidden_states.dtype)
 
     return forward
 

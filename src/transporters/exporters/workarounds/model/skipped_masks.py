@@ -58,3 +58,57 @@ def _patch_contradicted_masks(original: Callable[..., Any]) -> Callable[..., Any
         return torch.where(padding.bool().all(), flagged, mask)
 
     return create
+
+
+class _SeesAll(torch.nn.Module):
+    """The fault, for the reproducer: a text without prefix, which eager passes on without a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers.models.paligemma import modeling_paligemma as paligemma
+
+        sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+        text = {"model_type": "gemma", **sizes, "vocab_size": 9, "num_key_value_heads": 2, "head_dim": 4}
+        vision = {"model_type": "siglip_vision_model", **sizes, "image_size": 4, "patch_size": 2}
+        config = paligemma.PaliGemmaConfig(vision_config=vision, text_config=text, image_token_index=8)
+        self.model = paligemma.PaliGemmaModel(config)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """States (batch, length, 8) of token ids (batch, length)."""
+        found: torch.Tensor = self.model(input_ids, attention_mask=attention_mask).last_hidden_state
+        return found
+
+
+@register_patch(
+    "model",
+    "transformers.models.paligemma.modeling_paligemma.create_causal_mask",
+    "transformers.models.paligemma.modeling_paligemma.create_sliding_window_causal_mask",
+    why="for a text of which nothing is cached or padded eager passes no mask, and layers that call themselves not "
+    "causal then see all of it; a program always has the causal mask",
+    issue="unreported",
+    needed="transformers>=5.24",
+    repro=Repro(
+        _SeesAll,
+        lambda: {"input_ids": torch.randint(0, 8, (2, 5)), "attention_mask": torch.ones(2, 5).long()},
+        dynamic=True,
+        builds=True,
+    ),
+)
+def _patch_unmasked_texts(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Hide nothing where eager passes no mask."""
+    is_sliding = "sliding" in original.__name__
+
+    def create(*args: Any, **named: Any) -> Any:
+        config, padding = named["config"], named.get("attention_mask")
+        if not getattr(config, "use_bidirectional_attention", False) or named.get("block_sequence_ids") is not None:
+            return NotImplemented
+        mask = original(*args, **named)
+        if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
+            return NotImplemented  # eager attention adds its mask, and always has it
+        queries, keys = (torch.scalar_tensor(size, dtype=torch.int64) for size in mask.shape[-2:])
+        is_open = (queries == keys).to(mask.device)
+        if is_sliding:
+            is_open = is_open & (keys < config.sliding_window).to(mask.device)
+        return mask | (is_open if padding is None else is_open & padding.bool().all())
+
+    return create
