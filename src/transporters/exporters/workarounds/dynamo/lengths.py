@@ -130,7 +130,8 @@ def _patch_linspace(original: Callable[..., Any]) -> Callable[..., Any]:
             return places + start
         intervals: Any = torch.sym_max(steps - 1, 1)  # type: ignore[no-untyped-call]
         step = (end - start) / intervals
-        return torch.where(places < steps // 2, places * step + start, (places - (steps - 1)) * step + end)
+        half: Any = torch.sym_max(steps // 2, 1)  # type: ignore[no-untyped-call]  # a single step is the start
+        return torch.where(places < half, places * step + start, (places - (steps - 1)) * step + end)
 
     return linspace
 
