@@ -8,39 +8,18 @@ own, a preparer computes it from the other inputs: before the trace, and again w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol, Self
+from typing import Any
 
 import torch
 
 from ...errors import ArtifactError
+from .base import Preparer
 from .image_sizes import ImageSizes
 from .padded_images import PaddedImages
 from .tiles import Tiles
 from .vision_grid import VisionGrid
 
-
-class Preparer(Protocol):
-    """Computes further inputs. ``name`` and ``settings`` are written into the manifest."""
-
-    name: str
-
-    @classmethod
-    def find(cls, model: torch.nn.Module, inputs: Mapping[str, Any]) -> Self | None:
-        """A preparer for these inputs, when they need one."""
-
-    def settings(self) -> dict[str, Any]:
-        """What it found out when it was made, JSON-ready."""
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """Inverse of `settings`."""
-
-    def before(self, config: Any, model_class: type, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs with what the model would have computed; what the caller gave himself is kept."""
-
-    def after(self, config: Any, inputs: Mapping[str, Any], outputs: Any) -> Any:
-        """The program's outputs in eager's structure, where that depends on the inputs' values."""
-
+__all__ = ["PREPARERS", "Preparer", "describe", "from_description", "preparers_for"]
 
 PREPARERS: tuple[type[Preparer], ...] = (VisionGrid, PaddedImages, ImageSizes, Tiles)
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from .base import Preparer
 
-class ImageSizes:
+
+class ImageSizes(Preparer):
     """Splits the joined features of all images into one tensor per image, as eager returns them."""
 
     name = "image_sizes"
@@ -19,19 +21,6 @@ class ImageSizes:
         """When there are images with sizes, and the model merges blocks of their patches."""
         config = getattr(model, "config", None)
         return cls() if isinstance(inputs.get("image_sizes"), torch.Tensor) and _block(config) else None
-
-    def settings(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> ImageSizes:
-        """Inverse of `settings`."""
-        return cls()
-
-    def before(self, config: Any, model_class: type, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs as they are."""
-        return dict(inputs)
 
     def after(self, config: Any, inputs: Mapping[str, Any], outputs: Any) -> Any:
         """Split by the number of blocks in each image."""

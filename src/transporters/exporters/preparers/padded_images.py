@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from .base import Preparer
+
 
 def drops_images(method: Any) -> bool:
     """Whether a method ``get_image_features`` leaves out images that are zero everywhere."""
@@ -16,7 +18,7 @@ def drops_images(method: Any) -> bool:
     return code is not None and "real_images_inds" in code.co_varnames
 
 
-class PaddedImages:
+class PaddedImages(Preparer):
     """Splits the joined features of all images into one tensor per row of the batch, as eager returns them."""
 
     name = "padded_images"
@@ -29,19 +31,6 @@ class PaddedImages:
             return None
         drops = (drops_images(getattr(type(part), "get_image_features", None)) for part in model.modules())
         return cls() if any(drops) else None
-
-    def settings(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> PaddedImages:
-        """Inverse of `settings`."""
-        return cls()
-
-    def before(self, config: Any, model_class: type, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs as they are."""
-        return dict(inputs)
 
     def after(self, config: Any, inputs: Mapping[str, Any], outputs: Any) -> Any:
         """Split by the numbers of images that are not empty; all features belong to the first row if none is."""

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from .base import Preparer
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -91,7 +93,7 @@ def most_of(ratio: str | None) -> int:
     return int(ratio.strip("anyres_max_")) if ratio else 0  # noqa: B005  as the model writes it
 
 
-class Tiles:
+class Tiles(Preparer):
     """Splits the joined features of all images into one tensor per image, as eager returns them."""
 
     name = "tiles"
@@ -101,19 +103,6 @@ class Tiles:
         """When there are images with sizes, and the model cuts images into tiles."""
         has_tiles = any(hasattr(part, "pack_image_features") for part in model.modules())
         return cls() if has_tiles and isinstance(inputs.get("image_sizes"), torch.Tensor) else None
-
-    def settings(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Tiles:
-        """Inverse of `settings`."""
-        return cls()
-
-    def before(self, config: Any, model_class: type, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs as they are."""
-        return dict(inputs)
 
     def after(self, config: Any, inputs: Mapping[str, Any], outputs: Any) -> Any:
         """Split by what each image has: its overview, and rows that each end in a feature for the new line."""

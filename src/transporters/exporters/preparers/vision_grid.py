@@ -11,13 +11,14 @@ from typing import Any
 import torch
 
 from ..tracing import preserved_state
+from .base import Preparer
 from .vision_calls import Call, recorded, tracked
 
 #: Inputs that say how many patches an image has, in which rows and columns; the first group says of which modality.
 _GRID = re.compile(r"((?:image_|video_)?)(grid_thw|target_sizes)")
 
 
-class VisionGrid:
+class VisionGrid(Preparer):
     """Computes what a packed vision encoder reads out of its grids.
 
     Per grid the results of the encoder's own functions (`vision_calls`) under the names by which the encoders of
