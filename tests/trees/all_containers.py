@@ -42,15 +42,20 @@ def import_all() -> dict[str, str]:
     return failed
 
 
+def of_transformers(*bases: type) -> list[type]:
+    """The bases and what Transformers derives from them: other tests of this process import classes of our own."""
+    found = {cls for base in bases for cls in (base, *subclasses(base))}
+    return sorted((cls for cls in found if cls.__module__.startswith("transformers.")), key=type_name)
+
+
 def cache_classes() -> list[type]:
-    return sorted({cache_utils.Cache, *subclasses(cache_utils.Cache)}, key=type_name)
+    return of_transformers(cache_utils.Cache)
 
 
 def layer_classes() -> list[type]:
     """Cache layers that can be made; an abstract class has no instances."""
     bases = (cache_utils.CacheLayerMixin, cache_utils.LinearAttentionCacheLayerMixin, cache_utils.DummyLayer)
-    found = {cls for base in bases for cls in (base, *subclasses(base)) if not inspect.isabstract(cls)}
-    return sorted(found, key=type_name)
+    return [cls for cls in of_transformers(*bases) if not inspect.isabstract(cls)]
 
 
 def own_containers() -> list[type]:
@@ -67,7 +72,7 @@ def own_containers() -> list[type]:
 
 
 def output_classes() -> list[type]:
-    return sorted({cls for cls in subclasses(ModelOutput) if cls.__module__.startswith("transformers.")}, key=type_name)
+    return [cls for cls in of_transformers(ModelOutput) if cls is not ModelOutput]
 
 
 # ── Instances ──
