@@ -47,10 +47,12 @@ def _aten_scaled_dot_product_attention(
     query (…, heads, length, d), key and value (…, kv heads, kv length, d), mask bool or float, broadcastable.
     """
     scale = _scale(query, scale)
-    if enable_gqa and key.shape[1] != query.shape[1]:
-        key, value = _repeat_heads(key, query), _repeat_heads(value, query)
+    is_grouped = enable_gqa and key.shape[1] != query.shape[1]
     perm = [*range(len(query.shape) - 2), len(query.shape) - 1, len(query.shape) - 2]
-    scores = op.Mul(op.MatMul(query, op.Transpose(key, perm=perm)), op.CastLike(scale, query))
+    scores = op.MatMul(_grouped(query, key) if is_grouped else query, op.Transpose(key, perm=perm))
+    if is_grouped:
+        scores = op.Reshape(scores, op.Concat(op.Shape(query, end=-1), op.Shape(key, start=-2, end=-1), axis=0))
+    scores = op.Mul(scores, op.CastLike(scale, query))
     allowed = None
     if is_causal:
         lengths = op.Concat(op.Shape(query, start=-2, end=-1), op.Shape(key, start=-2, end=-1), axis=0)
@@ -70,6 +72,9 @@ def _aten_scaled_dot_product_attention(
         weights = op.Where(dark, op.CastLike(op.Constant(value_float=0.0), weights), weights)
     if dropout_p:
         weights = _drop(weights, dropout_p)
+    if is_grouped:
+        found = op.MatMul(_grouped(weights, value), value)
+        return op.Reshape(found, op.Concat(op.Shape(query, end=-1), op.Shape(value, start=-1), axis=0))
     return op.MatMul(weights, value)
 
 
@@ -98,12 +103,11 @@ def _scale(query: Any, scale: float | None) -> Any:
     return op.Constant(value_float=1 / math.sqrt(size) if scale is None else scale)
 
 
-def _repeat_heads(states: Any, query: Any) -> Any:
-    """(batch, kv heads, …) to (batch, heads, …), each head as often as queries share it."""
-    repeats = query.shape[1] // states.shape[1]
-    expanded = op.Unsqueeze(states, op.Constant(value_ints=[2]))
-    tile = op.Constant(value_ints=[1, 1, repeats, 1, 1])
-    shape = op.Concat(
-        op.Shape(states, start=0, end=1), op.Constant(value_ints=[query.shape[1]]), op.Shape(states, start=2), axis=0
-    )
-    return op.Reshape(op.Tile(expanded, tile), shape)
+def _grouped(rows: Any, states: Any) -> Any:
+    """(batch, heads, length, d) as (batch, kv heads, heads / kv heads x length, d), without moving anything.
+
+    So the queries that share a head are the rows of one product, and keys and values are neither repeated nor read
+    more than once.
+    """
+    heads = op.Constant(value_ints=[states.shape[1], -1])
+    return op.Reshape(rows, op.Concat(op.Shape(rows, end=1), heads, op.Shape(rows, start=-1), axis=0))

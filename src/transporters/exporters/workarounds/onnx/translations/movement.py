@@ -58,6 +58,29 @@ def _aten_repeat_interleave(states: Any, repeats: Any, dim: int | None = None, o
     return op.Reshape(wide, op.Concat(op.Shape(states, start=0, end=axis), size, after, axis=0), allowzero=1)
 
 
+@translates(
+    torch.ops.aten.squeeze.dim,
+    torch.ops.aten.squeeze.dims,
+    why="the default drops an axis that is longer than one, which torch leaves alone and ONNX Runtime refuses",
+    issue="unreported",
+    needed="onnxscript>=0.7",
+    repro=Repro(lambda x: x.abs().squeeze(1), lambda: (torch.randn(4, 5),), dynamic=True),
+)
+def _aten_squeeze(states: Any, dim: Any) -> Any:
+    """Drop axes of size 1 and leave others; where only the run knows a size, the number of axes is its matter too."""
+    rank = len(states.shape)
+    axes = sorted({axis % rank for axis in ((dim,) if isinstance(dim, int) else dim)}) if rank else []
+    sizes = {axis: states.shape[axis] for axis in axes}
+    single = [axis for axis in axes if sizes[axis] == 1]
+    unknown = [axis for axis in axes if not isinstance(sizes[axis], int)]
+    if not unknown:
+        return op.Squeeze(states, ints(*single)) if single else op.Identity(states)
+    shape = op.Shape(states)
+    may_go = op.Constant(value_ints=[int(axis in axes) for axis in range(rank)])
+    stays = op.Or(op.Equal(may_go, ints(0)), op.Not(op.Equal(shape, ints(1))))
+    return op.Reshape(states, op.Compress(shape, stays, axis=0), allowzero=1)
+
+
 def _roll_axis(states: Any, shift: Any, axis: int) -> Any:
     if isinstance(shift, int):
         shift = op.Constant(value_int=shift)

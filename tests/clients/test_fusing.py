@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention and norms as ONNX Runtime's own operators: the program stays right wherever the operator takes it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import tiny
+from transporters import AutoExporter
+from transporters.clients.fusing import fuse_attention, fuse_norms
+from transporters.zoo import build
+
+
+def operators(exported: Any) -> Counter[str]:
+    return Counter(node.op_type for node in exported.program.graph)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "GPT2LMHeadModel", "Qwen3ForCausalLM", "PhiForCausalLM"])
+def test_a_fused_decoder_is_right(name: str) -> None:
+    """Heads that are shared, heads that are not, norms of heads, rotations of a part."""
+    model = build(name)
+    exported = AutoExporter.from_format("onnx").export_for_generation(model)
+    layers, outputs = model.config.num_hidden_layers, [entry["name"] for entry in exported.outputs]
+    assert fuse_attention(exported.program, exported.cache_contract)
+    found = operators(exported)
+    assert found["GroupQueryAttention"] == layers
+    assert not found["Softmax"]
+    assert [value.name for value in exported.program.graph.outputs] == outputs
+    report = exported.verify(model=model)
+    refused = "batch_size must be 1 when sequence_length > 1 and past context is given"
+    right = {variation.name for variation in report.variations if variation.status == "verified"}
+    assert right >= {"batch 1", "length 1", "past 0", "greedy generation"}
+    assert all(variation.name in right or refused in variation.detail for variation in report.variations)
+
+
+@pytest.mark.model
+def test_norms_are_divisions() -> None:
+    model = tiny.build("llama")
+    exported = AutoExporter.from_format("onnx").export_for_generation(model)
+    count = 2 * model.config.num_hidden_layers + 1
+    assert operators(exported)["Reciprocal"] == count
+    assert fuse_norms(exported.program) == count
+    assert (operators(exported)["Reciprocal"], operators(exported)["Div"]) == (0, count)
+    assert exported.verify(model=model).verified
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", ["MistralForCausalLM", "BloomForCausalLM", "Gemma2ForCausalLM"])
+def test_other_attention_stays_as_it_is(name: str) -> None:
+    """A window, a bias of its own, a cap on the scores."""
+    exported = AutoExporter.from_format("onnx").export_for_generation(build(name))
+    before = operators(exported)
+    assert not fuse_attention(exported.program, exported.cache_contract)
+    assert operators(exported) == before
