@@ -10,7 +10,7 @@ import pytest
 
 import tiny
 from transporters import AutoExporter
-from transporters.clients.fusing import fuse_attention, fuse_norms
+from transporters.clients.onnx_fusing import fuse_attention, fuse_norms
 from transporters.zoo import build
 
 

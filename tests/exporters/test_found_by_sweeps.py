@@ -15,6 +15,10 @@ FOUND = {
     "InternVLModel": "outputs that are None came back at the places of others",
     "PatchTSTForPretraining": "the model draws its mask at random, and eager did not equal itself",
     "MusicgenMelodyModel": "four codebooks per row were taken for a larger batch",
+    "Sam3DetrDecoder": "traced with three levels of features, it took another branch than with the one that there is",
+    "RfDetrDecoder": "four coordinates were taken for a size that could be another one",
+    "Qwen2_5OmniAudioEncoder": "mel bins of packed audio were taken for a batch",
+    "Qwen3OmniMoeThinkerModel": "positions of images and audio in a text are worked out in a loop over its ids",
     "MobileViTV2Model": "the sample sits on a point for which sympy cannot solve the guards",
 }
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch.export import ExportedProgram
 from torch.utils._pytree import TreeSpec
@@ -106,6 +107,10 @@ def _entry(name: str, value: Any, readable: dict[str, str]) -> dict[str, Any]:
     def size(dim: Any) -> int | str:
         if isinstance(dim, int):
             return dim
+        labels = {symbol: readable.get(str(symbol), str(symbol)) for symbol in dim.node.expr.free_symbols}
+        if len(set(labels.values())) < len(labels):  # sizes of one label are equal, and may cancel out
+            names = {symbol: sympy.Symbol(label, integer=True) for symbol, label in labels.items()}
+            return str(dim.node.expr.subs(names))
         text = re.sub(r"\b[su]\d+\b", lambda match: readable.get(match[0], match[0]), str(dim))
         return int(text) if text.isdecimal() else text
 

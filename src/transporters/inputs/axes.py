@@ -16,7 +16,7 @@ import torch
 from ..trees import pytrees
 
 #: Labels that may be of size 0: an empty cache is how a text begins.
-MAY_BE_EMPTY = frozenset({"past_sequence", "past_window"})
+MAY_BE_EMPTY = frozenset({"past_sequence", "past_window", "past_encoder_sequence"})
 
 #: Labels whose size follows from the model's configuration: other sizes are another model.
 FIXED = frozenset(
@@ -30,6 +30,7 @@ FIXED = frozenset(
         "patch_features",
         "coordinates",
         "thw",
+        "levels",
         "state",
         "kinds",
     }
@@ -39,7 +40,7 @@ FIXED = frozenset(
 DERIVED = frozenset({"total_sequence"})
 
 #: Labels that come in whole multiples per row of the batch.
-PER_ROW = frozenset({"rows", "images", "patches", "videos", "video_patches"})
+PER_ROW = frozenset({"rows", "images", "patches", "videos", "video_patches", "packed_frames"})
 
 #: Axes by number of dimensions, for argument names that mean the same in every model.
 _BY_NAME: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -54,6 +55,8 @@ _BY_NAME: dict[str, tuple[tuple[str, ...], ...]] = {
     "decoder_input_ids": (("batch", "decoder_sequence"),),
     "decoder_attention_mask": (("batch", "decoder_sequence"),),
     "decoder_inputs_embeds": (("batch", "decoder_sequence", "hidden"),),
+    "encoder_hidden_states": (("batch", "encoder_sequence", "hidden"),),
+    "encoder_attention_mask": (("batch", "encoder_sequence"),),
     "pixel_values": (
         ("patches", "patch_features"),
         ("batch", "channels", "height", "width"),
@@ -68,15 +71,25 @@ _BY_NAME: dict[str, tuple[tuple[str, ...], ...]] = {
     "video_grid_thw": (("videos", "thw"),),
     "video_position_ids": (("video_patches", "coordinates"),),
     "video_cu_seqlens": (("video_bounds",),),
-    "input_features": (("batch", "mel_bins", "frames"),),
+    "input_features": (("mel_bins", "packed_frames"), ("batch", "mel_bins", "frames")),
+    "feature_lens": (("batch",),),
+    "aftercnn_lens": (("batch",),),
     "input_values": (("batch", "samples"), ("batch", "channels", "samples")),
     "padding_mask": (("batch", "samples"),),
+    "object_queries_position_embeddings": (("batch", "sequence", "hidden"),),
+    "reference_points": (("batch", "sequence", "coordinates"),),
+    "spatial_shapes": (("levels", "coordinates"),),
+    "level_start_index": (("levels",),),
+    "valid_ratios": (("batch", "levels", "coordinates"),),
 }
 #: Inputs with a row (…, height, width) per image, in patches, for images that are packed one after the other.
 _GRIDS = ("image_grid_thw", "grid_thw", "target_sizes")
 
 #: Arguments of a decoder's graph that hold the tensors of its cache.
 STEP_GROUPS = frozenset({"past_key_values", "past_conv", "past_ssm"})
+
+#: Arguments of a lone decoder whose coordinates are counted by its code: it knows two of them, and four.
+_POINTS = frozenset({"reference_points", "valid_ratios"})
 
 Labels = dict[str, tuple[str, ...]]
 
@@ -108,7 +121,7 @@ def label_axes(inputs: Mapping[str, Any]) -> Labels:
 
 def is_settled(name: str, label: str) -> bool:
     """Whether an axis is not even asked to be dynamic: what layers of a decoder keep differs in its fixed sizes."""
-    return label in FIXED and name.partition(".")[0] in STEP_GROUPS
+    return label in FIXED and (name.partition(".")[0] in STEP_GROUPS or name in _POINTS)
 
 
 def sizes(inputs: Mapping[str, Any], labels: Labels) -> dict[str, int]:
@@ -121,7 +134,10 @@ def sizes(inputs: Mapping[str, Any], labels: Labels) -> dict[str, int]:
 
 
 def with_total(old: Mapping[str, int], wanted: Mapping[str, int]) -> dict[str, int]:
-    """``wanted``, in which a mask over past and new tokens is as long as the two together."""
+    """``wanted``, in which a mask over past and new tokens is as long as the two together.
+
+    What a decoder has kept of an encoder's states is never more than there are.
+    """
     found = dict(wanted)
     if "total_sequence" in old and {"sequence", "past_sequence"} & set(wanted):
         changes = [wanted[label] - old[label] for label in ("sequence", "past_sequence") if label in wanted]
@@ -129,6 +145,12 @@ def with_total(old: Mapping[str, int], wanted: Mapping[str, int]) -> dict[str, i
     for label in ("past_window", "window"):
         if label in old and "past_sequence" in wanted:  # a window holds at most what there is
             found.setdefault(label, min(old[label], wanted["past_sequence"]))
+    if {"encoder_sequence", "past_encoder_sequence"} <= set(old):
+        if "encoder_sequence" in wanted:
+            kept = wanted.get("past_encoder_sequence", old["past_encoder_sequence"])
+            found["past_encoder_sequence"] = min(kept, wanted["encoder_sequence"])
+        elif "past_encoder_sequence" in wanted:
+            found["encoder_sequence"] = max(old["encoder_sequence"], wanted["past_encoder_sequence"])
     return found
 
 
@@ -234,6 +256,8 @@ def _of_a_step(name: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tupl
     """Labels of a tensor that a decoder's graph takes back from the step before (`transporters.generation`)."""
     if not name.endswith((".key", ".value")):
         return ("batch", *("state" for _ in leaf.shape[1:]))
+    if "encoder_hidden_states" in inputs:
+        return ("batch", "heads", "past_encoder_sequence" if ".encoder." in name else "past_sequence", "head_dim")
     seen = inputs["attention_mask"].shape[1] - inputs["input_ids"].shape[1]
     return ("batch", "heads", "past_sequence" if leaf.shape[2] == seen else "past_window", "head_dim")
 

@@ -284,3 +284,14 @@ def _frames_of_both(request: SampleRequest) -> dict[str, Any]:
         "input_features_mask": lambda mask: mask[:, : audio.FRAMES],
     }
     return compose(request, changes)
+
+
+@register_sample("qwen2_audio")
+def _expanded_placeholders(request: SampleRequest) -> dict[str, Any]:
+    """A token for each feature of an audio, as the processor writes them; the model itself counts none."""
+    made = compose(request)
+    features = ((made["input_features"].shape[2] - 1) // 2 + 1) // 2
+    is_audio = made["input_ids"] == int(request.find("audio_token_id", "audio_token_index"))
+    often = torch.where(is_audio, features, 1)
+    ids = torch.stack([row.repeat_interleave(times) for row, times in zip(made["input_ids"], often)])
+    return {**made, "input_ids": ids, "attention_mask": torch.ones_like(ids)}

@@ -64,7 +64,7 @@ class VisionGrid(Preparer):
                 added = {**{f"{prefix}{key}": value for key, value in found.items()}, **added}
         added = {name: added[name] for name in sorted(added, key=lambda name: name not in inputs)}
         owner = _class_with(model_class, "get_rope_index")
-        if "position_ids" not in added and "mm_token_type_ids" in inputs and owner is not None:
+        if "position_ids" not in added and owner is not None and _reads_text(owner, inputs):
             added["position_ids"] = _rope_index(owner, config, inputs)
         return added
 
@@ -80,6 +80,14 @@ class VisionGrid(Preparer):
         return outputs
 
 
+def _reads_text(owner: Any, inputs: Mapping[str, Any]) -> bool:
+    """Whether ``get_rope_index`` finds images in a text: by their types, or, where there is audio too, by their ids."""
+    if "mm_token_type_ids" in inputs:
+        return True
+    takes_audio = "audio_seqlens" in inspect.signature(owner.get_rope_index).parameters
+    return takes_audio and "input_ids" in inputs and "attention_mask" in inputs
+
+
 def _rope_index(owner: Any, config: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
     """Multimodal RoPE indices (3, batch, sequence), by the method of the model's own class.
 
@@ -88,9 +96,15 @@ def _rope_index(owner: Any, config: Any, inputs: Mapping[str, Any]) -> torch.Ten
     stand_in = owner.__new__(owner)
     torch.nn.Module.__init__(stand_in)
     stand_in.config = config
+    stand_in.spatial_merge_size = _merge_size(config)
     accepted = inspect.signature(owner.get_rope_index).parameters
+    given = dict(inputs)
+    if "feature_attention_mask" in inputs:
+        given.setdefault("audio_seqlens", inputs["feature_attention_mask"].sum(1))
+    if "video_second_per_grid" in inputs:
+        given["second_per_grids"] = inputs["video_second_per_grid"]
     position_ids: torch.Tensor
-    position_ids, _ = stand_in.get_rope_index(**{k: v for k, v in inputs.items() if k in accepted})
+    position_ids, _ = stand_in.get_rope_index(**{k: v for k, v in given.items() if k in accepted})
     return position_ids
 
 

@@ -3,6 +3,18 @@
 
 from __future__ import annotations
 
-from . import buffers, dtypes, guards, indexing, layouts, lengths, pooling, symbols
+from . import buffers, distances, dtypes, guards, indexing, layouts, lengths, pooling, recurrent, symbols, views
 
-__all__ = ["buffers", "dtypes", "guards", "indexing", "layouts", "lengths", "pooling", "symbols"]
+__all__ = [
+    "buffers",
+    "distances",
+    "dtypes",
+    "guards",
+    "indexing",
+    "layouts",
+    "lengths",
+    "pooling",
+    "recurrent",
+    "symbols",
+    "views",
+]

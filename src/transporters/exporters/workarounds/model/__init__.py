@@ -5,8 +5,11 @@ from __future__ import annotations
 
 from . import (
     attention,
+    audio_chunks,
     blocks,
+    box_bias,
     caches,
+    causal_paddings,
     chunked_scans,
     chunks,
     durations,
@@ -23,6 +26,7 @@ from . import (
     paddings,
     positions,
     rope,
+    row_statistics,
     scans,
     skipped_masks,
     sliding,
@@ -32,8 +36,11 @@ from . import (
 
 __all__ = [
     "attention",
+    "audio_chunks",
     "blocks",
+    "box_bias",
     "caches",
+    "causal_paddings",
     "chunked_scans",
     "chunks",
     "durations",
@@ -50,6 +57,7 @@ __all__ = [
     "paddings",
     "positions",
     "rope",
+    "row_statistics",
     "scans",
     "skipped_masks",
     "sliding",

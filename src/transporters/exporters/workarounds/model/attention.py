@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from ...registry import Repro, register_patch
 
@@ -147,6 +148,7 @@ _PACKED = Repro(_PackedAttention, lambda: (torch.rand(2, 5, 16),), dynamic=True,
     "model",
     "transformers.models.*.modeling_*.*VisionAttention.forward",
     "transformers.models.*.modeling_*.VisionAttention.forward",
+    "transformers.models.*.modeling_*.*AudioAttention.forward",
     why="packed images are split by lengths read from a tensor, and each piece is attended to in a Python loop",
     issue="https://github.com/huggingface/transformers/pull/48418",
     needed="transformers>=5.24",
@@ -194,6 +196,10 @@ def _patch_attention_interface(original: Callable[..., Any]) -> Callable[..., An
             allowed = segment_mask(bounds, query.shape[2])
             if attention.__name__.startswith("eager"):
                 allowed = torch.where(allowed, 0.0, torch.finfo(query.dtype).min).to(query.dtype)
+            elif isinstance(query.shape[2], torch.SymInt) and getattr(module, "num_key_value_groups", 1) == 1:
+                # The function of Transformers asks in Python whether the length, which may be data, is more than one.
+                found = F.scaled_dot_product_attention(query, *rest, attn_mask=allowed, scale=options.get("scaling"))
+                return found.transpose(1, 2).contiguous(), None
             return attention(module, query, *rest, attention_mask=allowed, **options)
 
         return packed

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -109,5 +110,55 @@ def _patch_position_table(original: Callable[..., Any]) -> Callable[..., Any]:
         angles = distances[:, None] * torch.exp(steps * -(math.log(10000.0) / width))
         table = torch.stack([torch.sin(angles), torch.cos(angles)], dim=-1).flatten(1)[None]
         return self.dropout(feature_representation * self.input_scale), self.dropout(table.to(dtype))
+
+    return forward
+
+
+class _Voice(torch.nn.Module):
+    """The fault, for the reproducer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers.models.seamless_m4t import modeling_seamless_m4t as seamless
+
+        vocoder = {"unit_hifi_gan_vocab_size": 9, "vocoder_num_spkrs": 2, "vocoder_num_langs": 2, "unit_embed_dim": 8}
+        widths = {"lang_embed_dim": 4, "spkr_embed_dim": 4, "upsample_initial_channel": 8, "upsample_rates": [2]}
+        blocks = {"upsample_kernel_sizes": [4], "resblock_kernel_sizes": [3], "resblock_dilation_sizes": [[1]]}
+        more = {"model_in_dim": 16, "variance_predictor_kernel_size": 3}
+        self.voice = seamless.SeamlessM4TCodeHifiGan(seamless.SeamlessM4TConfig(**vocoder, **widths, **blocks, **more))
+        torch.nn.init.constant_(self.voice.dur_predictor.proj.bias, 1.0)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """A waveform for units (batch, length)."""
+        one = torch.ones_like(input_ids[:, :1])
+        result: torch.Tensor = self.voice(input_ids, one, one)[0]
+        return result
+
+
+@register_patch(
+    "model",
+    "transformers.models.*.modeling_*.*CodeHifiGan.forward",
+    why="a Python loop over the rows repeats units by predicted durations, which freezes the batch",
+    issue="unreported",
+    needed="transformers>=5.24",
+    repro=Repro(_Voice, lambda: (torch.randint(2, 9, (2, 6)),), dynamic=True, builds=True),
+)
+def _patch_repeated_units(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Look up for every frame which unit it belongs to."""
+
+    signature = inspect.signature(original)
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        _, input_ids, speaker, lang_id, *_ = signature.bind(self, *args, **kwargs).arguments.values()
+        units = self.unit_embedding(input_ids)
+        durations = torch.expm1(self.dur_predictor(units)).round().long().clamp(min=1)
+        states = repeated(units, durations).transpose(1, 2)
+        voice, language = (
+            table(ids).transpose(1, 2).repeat(1, 1, states.shape[2])
+            for table, ids in ((self.speaker_embedding, speaker), (self.language_embedding, lang_id))
+        )
+        waveform = self.hifi_gan(torch.cat([language, states, voice], dim=1))
+        lengths = self._get_dur_output_lengths(input_ids, durations)
+        return waveform, self._get_output_hifigan_lengths(lengths)
 
     return forward
