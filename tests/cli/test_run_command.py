@@ -83,8 +83,28 @@ def test_a_continuation_is_the_greedy_one(command, pairs):
         assert row == {"text": text, "continuation": tokenizer.decode(ids, skip_special_tokens=True)}
 
 
-def test_an_encoder_decoder_writes_too(command, pairs):
+def test_an_encoder_and_its_decoder_write_a_batch(command, pairs):
+    """Two programs in the folder, without being asked for; the shorter text is padded."""
     pair = pairs("seq2seq")
+    manifest = json.loads((pair.artifact / "export.json").read_text(encoding="utf-8"))
+    assert manifest["task"] == "text2text-generation"
+    assert list(manifest["parts"]) == ["encoder"]
+    tokenizer = small_models.tokenizer()
+    outcome = command("run", pair.artifact, *texts(*SENTENCES), "--max-new-tokens", 6, "--json")
+    assert outcome.code == 0, outcome.err
+    for text, row in zip(SENTENCES, outcome.document["results"], strict=True):
+        encoded = tokenizer(text, return_tensors="pt")
+        with torch.no_grad():
+            ids = pair.eager().generate(**encoded, max_new_tokens=6, do_sample=False)[0, 1:]
+        assert row["ids"] == ids.tolist()
+        assert row["continuation"] == tokenizer.decode(ids, skip_special_tokens=True)
+    checked = command("verify", pair.artifact, "--json").document
+    assert checked["status"] == "verified"
+    assert {"encoder: sample", "greedy generation"} <= {entry["name"] for entry in checked["report"]["variations"]}
+
+
+def test_an_encoder_decoder_without_its_cache_writes_too(command, pairs):
+    pair = pairs("seq2seq", "--no-cache")
     tokenizer = small_models.tokenizer()
     encoded = tokenizer(SENTENCES[0], return_tensors="pt")
     with torch.no_grad():

@@ -48,6 +48,18 @@ def test_chats_of_a_real_decoder(smollm2: Path, chat: int) -> None:
     assert found == [token for token in expected if token != end]  # the client leaves the end out
 
 
+@pytest.mark.real
+@pytest.mark.xdist_group("smollm2")
+def test_two_graphs_have_one_file_of_weights(smollm2: Path) -> None:
+    """The client's own graph, with fused attention, stands beside the program."""
+    written = json.loads((smollm2 / "genai_config.json").read_text(encoding="utf-8"))
+    assert written["model"]["decoder"]["filename"] == "onnx/genai_model.onnx"
+    assert written["search"]["past_present_share_buffer"] is True
+    sizes = {path.name: path.stat().st_size for path in (smollm2 / "onnx").iterdir()}
+    assert set(sizes) == {"model.onnx", "model.onnx_data", "genai_model.onnx"}
+    assert sizes["genai_model.onnx"] < 0.01 * sizes["model.onnx_data"]
+
+
 def adapted(model: Any) -> tuple[Any, Any]:
     exported = AutoExporter.from_format("onnx").export_for_generation(model)
     (client,) = clients.find(["onnxruntime-genai"], "onnx")

@@ -102,6 +102,28 @@ def test_other_decoders(name: str, transformers_js: Any, tmp_path: Path) -> None
     assert found == expected[:, 7:].tolist()
 
 
+@pytest.mark.model
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_an_encoder_with_a_decoder(name: str, transformers_js: Any, tmp_path: Path) -> None:
+    """Two graphs, which the client wires up; the second text is padded."""
+    model = tiny.build(name)
+    exported = AutoExporter.from_format("onnx").export_for_generation(model, None, {"external_data": True})
+    (client,) = clients.find(["transformers.js"], "onnx")
+    client.adapt(exported, None)
+    folder = exported.save(tmp_path / name, assets=[client])
+    graphs = ["decoder_model_merged.onnx", "encoder_model.onnx"]
+    assert sorted(path.name for path in (folder / "onnx").glob("*.onnx")) == graphs
+    assert config(folder) == {"dtype": "fp32", "use_external_data_format": dict.fromkeys(graphs, 1)}
+    ids = torch.randint(5, 99, (2, 11), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[1, 6:] = 0
+    expected = model.generate(ids, attention_mask=mask, max_new_tokens=9, do_sample=False)
+    assert expected.shape[1] > 5
+    found = transformers_js(folder, "rewrite", ids=ids.tolist(), mask=mask.tolist(), steps=9)["ids"]
+    assert found == expected.tolist()
+    assert ExportedModel.load(folder).generate(ids, attention_mask=mask, max_new_tokens=9).tolist() == found
+
+
 def test_clients_are_named_and_their_formats_known() -> None:
     with pytest.raises(UsageError, match=r"no client 'transformer\.js'"):
         clients.find(["transformer.js"], "onnx")

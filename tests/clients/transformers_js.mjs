@@ -3,7 +3,7 @@
 // {folder, task, ids, mask, steps}; gives {vectors} or {ids} on the last line of standard output. A chat also gives the
 // ids of its prompts, and the answer to the first text by the pipeline.
 import path from "node:path";
-import { AutoModelForCausalLM, Tensor, env, pipeline } from "@huggingface/transformers";
+import { AutoModelForCausalLM, AutoModelForSeq2SeqLM, Tensor, env, pipeline } from "@huggingface/transformers";
 
 const chunks = [];
 for await (const chunk of process.stdin) chunks.push(chunk);
@@ -55,5 +55,16 @@ async function decode() {
   return await generate(await AutoModelForCausalLM.from_pretrained(name));
 }
 
-const result = await { embed, decode, chat }[order.task]();
+async function rewrite() {
+  const model = await AutoModelForSeq2SeqLM.from_pretrained(name);
+  const found = await model.generate({
+    input_ids: matrix(order.ids),
+    attention_mask: matrix(order.mask),
+    max_new_tokens: order.steps,
+    do_sample: false,
+  });
+  return { ids: found.tolist().map((row) => row.map(Number)) };
+}
+
+const result = await { embed, decode, chat, rewrite }[order.task]();
 console.log(JSON.stringify(result));

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Lfm2Config, Lfm2ForCausalLM
+from transformers import Lfm2Config, Lfm2ForCausalLM, MarianConfig, MarianMTModel
 
 import tiny
 from transporters import AutoExporter, ExportedModel
@@ -24,11 +24,21 @@ def lfm2() -> Any:
         return Lfm2ForCausalLM(Lfm2Config(vocab_size=99, initializer_range=0.2, **sizes, **layers)).eval()
 
 
+def marian() -> Any:
+    """A bias of the logits that is a buffer, and 0 in a model that was not trained."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        special = {"pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 2, "forced_eos_token_id": 2}
+        found = MarianMTModel(MarianConfig(**tiny.SEQ2SEQ, **special, max_position_embeddings=64, init_std=tiny.WIDE))
+        found.final_logits_bias.normal_()
+        return found.eval()
+
+
 @cache
 def model(name: str) -> Any:
     """A tiny model of this file, of ``tests/tiny.py``, or of the zoo where the name is a class."""
-    if name == "lfm2":
-        return lfm2()
+    if name in ("lfm2", "marian"):
+        return {"lfm2": lfm2, "marian": marian}[name]()
     return build(name) if name[0].isupper() else tiny.build(name)
 
 

@@ -11,7 +11,7 @@ from transformers import DynamicCache
 
 from transporters import AutoExporter
 from transporters.errors import UsageError
-from transporters.generation.loop import generator
+from transporters.generation.generator import generator
 
 pytestmark = [pytest.mark.model, pytest.mark.xdist_group("generation")]
 

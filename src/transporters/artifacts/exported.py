@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 _VERIFY = "transporters.verification.verify:verify"
 
 #: Resolved on use, for the same reason.
-_GENERATOR = "transporters.generation.loop:generator"
-_DECODER = "transporters.generation.decoder:decoder_of"
+_GENERATOR = "transporters.generation.generator:generator"
+_EAGER_PART = "transporters.generation.export:eager_part"
 
 
 @dataclass
@@ -65,6 +65,9 @@ class ExportedModel:
         cache_contract: For a program made by `Exporter.export_for_generation`: what it keeps between two steps, per
             layer (`transporters.generation.cache_contract`).
         generation_config: The model's own defaults for `generate`, where it has some.
+        parts: Further programs of the same model in the same folder, by name: the encoder that runs before a decoder.
+        part: For such a program its name.
+        file: Where the program is in the folder, when that is not the format's own place.
     """
 
     export_format: str
@@ -87,6 +90,9 @@ class ExportedModel:
     folder: Path | None = None
     cache_contract: dict[str, Any] | None = None
     generation_config: Any = None
+    parts: dict[str, ExportedModel] = field(default_factory=dict)
+    part: str | None = None
+    file: str | None = None
     rungs: dict[str, Callable[[Mapping[str, Any]], Any]] = field(default_factory=dict, repr=False)
     _runner: Any = field(default=None, repr=False)
 
@@ -135,8 +141,10 @@ class ExportedModel:
     def generate(self, inputs: Any = None, **arguments: Any) -> Any:
         """Continue texts by the program, in its own runtime, with Transformers' ``generate``.
 
+        Behind an encoder a text is written anew: the encoder's program runs once, and the decoder's in steps.
+
         Args:
-            inputs: Token ids ``(batch, length)`` int64, as ``input_ids``.
+            inputs: Token ids ``(batch, length)`` int64, as ``input_ids``; or what else the encoder takes.
             arguments: As Transformers' ``GenerationMixin.generate`` takes them: ``attention_mask``,
                 ``max_new_tokens``, ``do_sample``, ``num_beams``, …. ``cache`` continues an earlier text: what
                 ``return_dict_in_generate=True`` gives as ``cache``.
@@ -199,6 +207,8 @@ class ExportedModel:
             "samples": samples.describe(self.sample_inputs),
             "config": self.export_config,
             **({"cache_contract": self.cache_contract} if self.cache_contract else {}),
+            **({"file": self.file} if self.file else {}),
+            **({"parts": {name: part.manifest for name, part in self.parts.items()}} if self.parts else {}),
             **self.run.to_dict(),
             "program": self.runner.describe(),
             "verification": self.report.to_dict() if self.report else None,
@@ -230,8 +240,8 @@ class ExportedModel:
         self.task = task or self.task
         self.source = source or self.source
         with whole_folder(target) as folder:
-            auto.runner_class(self.export_format).write(self.program, folder)
-            samples.write(folder, self.sample_inputs)
+            for program in (self, *self.parts.values()):
+                program._write_program(folder)
             if self.model_config is not None:
                 self.model_config.save_pretrained(folder)
             if self.generation_config is not None:
@@ -242,7 +252,8 @@ class ExportedModel:
                 samples.place(folder, name, content)
             files = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
             manifests.write(folder, {**self.manifest, "files": files})
-        self.folder = target
+        for program in (self, *self.parts.values()):
+            program.folder = target
         return target
 
     @classmethod
@@ -253,11 +264,15 @@ class ExportedModel:
             ArtifactError: When the folder is missing, incomplete, damaged, or of a newer schema.
         """
         folder = Path(directory)
-        manifest = manifests.read(folder)
+        return cls._from_manifest(folder, manifests.read(folder))
+
+    @classmethod
+    def _from_manifest(cls, folder: Path, manifest: Mapping[str, Any], part: str | None = None) -> ExportedModel:
         samples.register_containers(manifest["containers"])
+        file = {"file": manifest["file"]} if "file" in manifest else {}
         return cls(
             export_format=manifest["export_format"],
-            program=auto.runner_class(manifest["export_format"]).read(folder),
+            program=auto.runner_class(manifest["export_format"]).read(folder, **file),
             run=ExportRun.from_dict({"backend": "", **manifest}),
             contract=ShapeContract.from_dict(manifest["shape_contract"]),
             model_class=manifest["model_class"],
@@ -266,7 +281,7 @@ class ExportedModel:
             output_spec=pytrees.loads(manifest["output_spec"]),
             constants=manifest["constants"],
             preparers=preparing.from_description(manifest["preparers"]),
-            sample_inputs=samples.read(folder, manifest.get("samples") or {}),
+            sample_inputs=samples.read(folder, manifest.get("samples") or {}, part),
             export_config=manifest.get("config") or {},
             model_config=samples.read_model_config(folder),
             report=samples.read_report(manifest.get("verification")),
@@ -275,7 +290,15 @@ class ExportedModel:
             folder=folder,
             cache_contract=manifest.get("cache_contract"),
             generation_config=samples.read_generation_config(folder) if "cache_contract" in manifest else None,
+            parts={name: cls._from_manifest(folder, of, name) for name, of in manifest.get("parts", {}).items()},
+            part=part,
+            **file,
         )
+
+    def _write_program(self, folder: Path) -> None:
+        file = {"file": self.file} if self.file else {}
+        auto.runner_class(self.export_format).write(self.program, folder, **file)
+        samples.write(folder, self.sample_inputs, self.part)
 
     def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The caller's tensors, with constants checked and absent arguments dropped."""
@@ -329,10 +352,10 @@ class ExportedModel:
                 "the eager model is not loaded, so there is nothing to verify against",
                 advice="pass model=AutoModel.from_pretrained(…), or `transporters verify DIR --model SOURCE`",
             )
-        made_from = found if self.cache_contract is None else getattr(found, "of_model", found)
+        made_from = found if self.cache_contract is None and self.part is None else getattr(found, "of_model", found)
         if containers.type_name(type(made_from)) != self.model_class:
             raise UsageError(
                 f"the program was made from {self.model_class}, not from {containers.type_name(type(made_from))}",
                 advice="load the model with the class that it was exported with",
             )
-        return found if self.cache_contract is None else auto.load_object(_DECODER)(found, self.cache_contract)
+        return auto.load_object(_EAGER_PART)(found, self.part, self.cache_contract)

@@ -60,9 +60,10 @@ def read(folder: Path) -> dict[str, Any]:
             f"{path} has schema version {version}, this package reads up to {SCHEMA_VERSION}",
             advice="upgrade transporters: pip install -U transporters",
         )
-    for key, kind in _REQUIRED.items():
-        if not isinstance(manifest.get(key), kind):
-            raise ArtifactError(f"{path} has no valid {key!r}", advice="export the model again")
+    for place, program in (("", manifest), *((f"parts.{name}.", of) for name, of in manifest.get("parts", {}).items())):
+        for key, kind in _REQUIRED.items():
+            if not isinstance(program.get(key), kind):
+                raise ArtifactError(f"{path} has no valid {place + key!r}", advice="export the model again")
     _check_files(folder, manifest)
     return manifest
 

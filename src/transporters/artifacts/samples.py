@@ -28,13 +28,13 @@ def describe(inputs: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def write(folder: Path, inputs: dict[str, Any]) -> None:
-    """Write the tensors of the sample inputs."""
+def write(folder: Path, inputs: dict[str, Any], part: str | None = None) -> None:
+    """Write the tensors of the sample inputs of an artifact, or of one of its parts."""
     tensors = {n: leaf.detach().cpu().contiguous() for n, leaf in pytrees.named_leaves(inputs) if torch.is_tensor(leaf)}
-    save_file(tensors, folder / FILE)
+    save_file(tensors, folder / _file(part))
 
 
-def read(folder: Path, description: dict[str, Any]) -> dict[str, Any]:
+def read(folder: Path, description: dict[str, Any], part: str | None = None) -> dict[str, Any]:
     """Inverse of `write` and `describe`.
 
     Raises:
@@ -43,12 +43,18 @@ def read(folder: Path, description: dict[str, Any]) -> dict[str, Any]:
     if not description:
         return {}
     try:
-        tensors: dict[str, Any] = {**load_file(folder / FILE), **description["numbers"]}
+        tensors: dict[str, Any] = {**load_file(folder / _file(part)), **description["numbers"]}
         leaves = [tensors[name] for name in description["order"]]
         rebuilt: dict[str, Any] = pytrees.rebuild(leaves, pytrees.loads(description["spec"]))
     except (KeyError, ValueError, TypeError, OSError, SafetensorError) as error:
-        raise ArtifactError(f"{folder / FILE} does not fit the manifest: {error}", advice="export again") from error
+        raise ArtifactError(
+            f"{folder / _file(part)} does not fit the manifest: {error}", advice="export again"
+        ) from error
     return rebuilt
+
+
+def _file(part: str | None) -> str:
+    return f"{part}_{FILE}" if part else FILE
 
 
 def container_names(inputs: dict[str, Any]) -> list[str]:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 PAGE = "report.html"
 
+#: Tasks of models with a decoder that writes, where there is an encoder before it.
+_BEHIND_ENCODERS = frozenset({"text2text-generation", "automatic-speech-recognition"})
+
 
 @dataclass(frozen=True)
 class Order:
@@ -198,10 +201,11 @@ def _carry_out(order: Order, screen: Screen) -> int:
 
 
 def _maker(order: Order, loaded: LoadedModel, exporter: Any) -> Any:
-    """The exporter's method: a causal language model becomes a decoder with its cache, unless told otherwise."""
+    """The exporter's method: a model that writes becomes a decoder with its cache, unless told otherwise."""
     from ..generation.export import NOT_YET
 
-    if loaded.task != "text-generation" or not order.cache:
+    behind_encoder = loaded.task in _BEHIND_ENCODERS and getattr(loaded.model.config, "is_encoder_decoder", False)
+    if not order.cache or not (behind_encoder or loaded.task == "text-generation"):
         return exporter.export
     if order.dynamic and exporter.export_format not in NOT_YET:
         return exporter.export_for_generation

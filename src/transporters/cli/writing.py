@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts continued by a decoder with its cache, all in one batch; the tokenizer beside it is checked to be its own."""
+"""Texts continued, or rewritten by a decoder behind an encoder, in one batch; the tokenizer is checked to be theirs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ _NO_LIMIT = 10**6
 def continuations(
     exported: ExportedModel, directory: Path, texts: list[str], *, max_new_tokens: int, chat: bool
 ) -> list[dict[str, Any]]:
-    """The likeliest continuation of each text, all of them in one batch that is padded on the left.
+    """The likeliest continuation of each text, all of them in one batch.
+
+    The batch is padded on the left, and on the tokenizer's own side for an encoder.
 
     Args:
-        exported: A decoder with its cache.
+        exported: A decoder with its cache, or an encoder and such a decoder.
         directory: The artifact's folder, for its tokenizer.
         texts: Prompts, or with ``chat`` what a user says.
         max_new_tokens: Longest continuation.
@@ -33,17 +35,24 @@ def continuations(
         Per text ``text``, ``ids`` (the new ones, with the one that ended the text) and ``continuation``.
 
     Raises:
-        UsageError: The folder has no tokenizer, or one of another model, or there is no chat template.
+        UsageError: The folder has no tokenizer, or one of another model, or there is no chat template, or the model
+            does not take text.
         RunError: The runtime refuses a step.
     """
     from .program import load_tokenizer
 
+    encoder = exported.parts.get("encoder")
+    if encoder is not None and "input_ids" not in encoder.sample_inputs:
+        raise UsageError(
+            f"the encoder takes {', '.join(encoder.sample_inputs)}, which a text does not give",
+            advice="run it from Python: ExportedModel.load(DIR).generate(…)",
+        )
     tokenizer = load_tokenizer(directory)
     check_tokenizer(tokenizer, exported)
     encoded = tokenizer(
         [_as_chat(tokenizer, text) if chat else text for text in texts],
         padding=len(texts) > 1,
-        padding_side="left",
+        padding_side="left" if encoder is None else tokenizer.padding_side,
         add_special_tokens=not chat,  # the template has written them
         return_tensors="pt",
     )
@@ -58,7 +67,8 @@ def continuations(
         eos_token_id=sorted(ends) or None,
         pad_token_id=tokenizer.pad_token_id or 0,
     )
-    rows = [_until(row, ends) for row in found[:, ids.shape[1] :].tolist()]
+    given = ids.shape[1] if encoder is None else 1  # a decoder behind an encoder begins from one id of its own
+    rows = [_until(row, ends) for row in found[:, given:].tolist()]
     return [
         {"text": text, "ids": row, "continuation": tokenizer.decode(row, skip_special_tokens=True)}
         for text, row in zip(texts, rows, strict=True)
@@ -101,11 +111,13 @@ def _room(length: int, wanted: int, tokenizer: Any, exported: ExportedModel) -> 
         raise UsageError("there is no token to begin from", advice="give a --text with something in it")
     if longest is None:
         return wanted
-    if length >= longest:
-        raise UsageError(
-            f"the text has {length} tokens and the model takes {longest} with what it writes", advice="shorten it"
-        )
-    return min(wanted, int(longest) - length)
+    if exported.parts:  # what is written does not stand after the text
+        written, room = "", length <= longest
+    else:
+        written, room = " with what it writes", length < longest
+    if not room:
+        raise UsageError(f"the text has {length} tokens and the model takes {longest}{written}", advice="shorten it")
+    return min(wanted, int(longest) - (1 if exported.parts else length))
 
 
 def stop_ids(exported: ExportedModel) -> set[int]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _CLIENTS = {
     "transformers.js": "transporters.clients.transformers_js:TransformersJs",
     "onnxruntime-genai": "transporters.clients.onnxruntime_genai:OnnxRuntimeGenai",
+    "optimum": "transporters.clients.optimum:Optimum",
 }
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers.js (npm ``@huggingface/transformers`` 4): ``onnx/model.onnx``, and what ``config.json`` says of it.
+"""transformers.js (npm ``@huggingface/transformers`` 4): graphs in ``onnx/``, and what ``config.json`` says of them.
+
+A model of one graph is ``onnx/model.onnx``; an encoder with a decoder is ``onnx/encoder_model.onnx`` and
+``onnx/decoder_model_merged.onnx``, whose names, and those of their inputs, the programs have already.
 
 The client makes an empty cache from the graph's own description of its inputs, where a size called ``batch_size`` is
 the number of rows and every other symbolic size is 0. Which inputs are a cache it knows from the model's configuration.
@@ -18,8 +21,9 @@ from .base import Client, float_dtype
 if TYPE_CHECKING:
     from ..artifacts.exported import ExportedModel
 
-#: Where it looks for a program in float32, and what it calls that dtype. A browser's default is another one.
-_PLACE, _DTYPE = "onnx/model.onnx", "fp32"
+#: Where it looks for programs, and for one in float32 that is alone; what it calls that dtype. A browser's default is
+#: another one.
+_FOLDER, _ALONE, _DTYPE = "onnx", "model.onnx", "fp32"
 
 #: Model types whose cache of keys and values the client knows by layer.
 _KNOWN = frozenset(
@@ -78,6 +82,12 @@ _KNOWN = frozenset(
 _KNOWN_STATES = frozenset(["falcon_h1", "granitemoehybrid", "lfm2", "lfm2_moe", "nemotron_h"])
 
 
+#: Model types of which it knows the decoder's cache and that of the encoder's states, by layer.
+_KNOWN_CROSS = frozenset(
+    ["t5", "mt5", "bart", "mbart", "marian", "m2m_100", "blenderbot", "blenderbot-small", "whisper"],
+)
+
+
 class TransformersJs(Client):
     """transformers.js, in Node and in a browser."""
 
@@ -85,24 +95,28 @@ class TransformersJs(Client):
     export_format: ClassVar[str] = "onnx"
 
     def adapt(self, exported: ExportedModel, tokenizer: Any) -> None:
-        """Put the program under ``onnx/``, and call its rows ``batch_size``.
+        """Put the programs under ``onnx/``, and call their rows ``batch_size``.
 
         Raises:
-            UsageError: The program is not in float32, or the client does not know the model's cache.
+            UsageError: A program is not in float32, or the client does not know the model's cache.
         """
         dtype = float_dtype(exported)
         if dtype != "float32":  # without a Float16Array, which Node has from 24 on, it takes the bits for integers
             raise UsageError(f"{self.name} cannot read outputs in {dtype} everywhere", advice="add --dtype float32")
         if exported.cache_contract is not None:
             self._check_cache(exported)
-        exported.program.meta["file"] = _PLACE
-        rename_size(exported.program, "batch", "batch_size")
+        for program in (exported, *exported.parts.values()):
+            place = f"{_FOLDER}/{program.file or _ALONE}"
+            program.file = place if program.file else None
+            program.program.meta["file"] = place
+            rename_size(program.program, "batch", "batch_size")
 
     def _check_cache(self, exported: ExportedModel) -> None:
         model_type = str(exported.model_config.model_type)
         layers = (exported.cache_contract or {})["layers"]
         states = any(layer["kind"] in ("linear", "hybrid") for layer in layers)
-        if model_type not in (_KNOWN_STATES if states else _KNOWN | _KNOWN_STATES):
+        plain = _KNOWN_CROSS if exported.parts else _KNOWN | _KNOWN_STATES
+        if model_type not in (_KNOWN_STATES if states else plain):
             raise UsageError(
                 f"{self.name} does not know what a {model_type} keeps between two steps",
                 advice="leave --for out: ONNX Runtime and `transporters run` take the program",
@@ -111,9 +125,9 @@ class TransformersJs(Client):
     def save_pretrained(self, folder: Path) -> None:
         """Say in ``config.json`` which files to load; put the chat template where the client looks for it."""
         own: dict[str, Any] = {"dtype": _DTYPE}
-        graph = folder / _PLACE
-        if graph.with_name(f"{graph.name}_data").is_file():
-            own["use_external_data_format"] = {graph.name: 1}
+        graphs = sorted((folder / _FOLDER).glob("*.onnx"))
+        if external := {graph.name: 1 for graph in graphs if graph.with_name(f"{graph.name}_data").is_file()}:
+            own["use_external_data_format"] = external
         _add(folder / "config.json", {"transformers.js_config": own})
         template = folder / "chat_template.jinja"
         if template.is_file():

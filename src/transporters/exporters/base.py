@@ -110,14 +110,16 @@ class Exporter(ABC):
         *,
         observer: Callable[[StageRecord], None] | None = None,
     ) -> ExportedModel:
-        """Export a causal language model as one graph with its cache, for `ExportedModel.generate`.
+        """Export a model that writes text, with its cache, for `ExportedModel.generate`.
 
-        The graph takes any number of new tokens (from 1), of cached ones (from 0) and of rows, with padding on the left
-        by ``attention_mask`` and ``position_ids``. The caller's model is left as it is.
+        A causal language model becomes one graph. It takes any number of new tokens (from 1), of cached ones (from 0)
+        and of rows, with padding on the left by ``attention_mask`` and ``position_ids``. An encoder with a decoder
+        becomes two: the decoder's, with the encoder's among its ``parts``. The caller's model is left as it is.
 
         Args:
-            model: A ``…ForCausalLM`` in evaluation mode.
-            inputs: ``input_ids`` ``(batch, length)`` of a text for the sample; made from the configuration when None.
+            model: A ``…ForCausalLM``, or an encoder with a decoder, in evaluation mode.
+            inputs: A text for the sample, ``input_ids`` ``(batch, length)`` or what the encoder takes; made from the
+                configuration when None.
             config: As for `export`.
             observer: As for `export`.
 

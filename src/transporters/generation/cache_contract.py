@@ -6,7 +6,8 @@ The law of a size is a number, or one of these, as a function of the number of t
 - ``batch``: rows;
 - ``past``: exactly ``n``;
 - ``window``: any number of the last tokens that is at least ``min(n, window - 1)``. The program masks what lies outside
-  of the window, so a runner may keep everything, as clients that know one length for all layers do, or crop.
+  of the window, so a runner may keep everything, as clients that know one length for all layers do, or crop;
+- ``cross``: 0 where a text begins, and after its first step as many as the encoder gave states, which stays so.
 
 A state of a convolution or a recurrence has sizes that do not depend on ``n``, and is all zeros for ``n = 0``.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-BATCH, PAST, WINDOW = "batch", "past", "window"
+BATCH, PAST, WINDOW, CROSS = "batch", "past", "window", "cross"
 
 #: Groups of tensors: forward argument, and the name under which the next step's values come out.
 PRESENT = {"past_key_values": "present", "past_conv": "present_conv", "past_ssm": "present_ssm"}
@@ -31,7 +32,7 @@ class Slot:
 
     Attributes:
         group: Argument of the program: a key of `PRESENT`.
-        path: Its keys under the argument: ``("0", "key")``, ``("3",)``.
+        path: Its keys under the argument: ``("0", "key")``, ``("3",)``, ``("0", "encoder", "key")``.
         dtype: Name of a torch dtype.
         shape: Per axis a number or one of the laws above.
         window: The window, for the law ``window``.
@@ -58,10 +59,16 @@ class Slot:
         """Whether it has an entry per token."""
         return PAST in self.shape or WINDOW in self.shape
 
-    def sizes(self, batch: int, length: int = 0) -> tuple[int, ...]:
-        """The shape for ``batch`` rows after ``length`` tokens, when it holds no more than it must."""
+    def sizes(self, batch: int, length: int = 0, encoded: int = 0) -> tuple[int, ...]:
+        """The shape for ``batch`` rows after ``length`` tokens, when it holds no more than it must.
+
+        Args:
+            batch: Rows.
+            length: Tokens seen.
+            encoded: The encoder's states, where there is one.
+        """
         kept = length if self.window is None else min(length, self.window - 1)
-        known = {BATCH: batch, PAST: length, WINDOW: kept}
+        known = {BATCH: batch, PAST: length, WINDOW: kept, CROSS: encoded if length else 0}
         return tuple(size if isinstance(size, int) else known[size] for size in self.shape)
 
 
@@ -71,7 +78,8 @@ class LayerCache:
 
     Attributes:
         kind: ``full``, ``window``, ``linear`` (convolution and recurrence), ``hybrid`` (linear beside attention),
-            ``shared`` (the layer reads another layer's, or needs none).
+            ``shared`` (the layer reads another layer's, or needs none), ``cross`` (attention to an encoder's states; an
+            entry of its own after the ``full`` one of the same layer).
         slots: Its tensors; none for ``shared``.
     """
 
@@ -81,7 +89,7 @@ class LayerCache:
 
 @dataclass(frozen=True)
 class CacheContract:
-    """What all layers keep, in the order of the layers."""
+    """What all layers keep, in the order of the layers; a layer with an encoder before it has two entries."""
 
     layers: tuple[LayerCache, ...]
 
@@ -94,6 +102,11 @@ class CacheContract:
     def linear(self) -> list[bool]:
         """Per layer whether it counts no tokens, as Transformers' ``Cache.is_linear`` says it."""
         return [layer.kind == "linear" for layer in self.layers]
+
+    @property
+    def has_cross(self) -> bool:
+        """Whether there is an encoder before the decoder."""
+        return any(layer.kind == "cross" for layer in self.layers)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, as the manifest keeps it."""

@@ -43,7 +43,7 @@ _ROWS, _TOKENS = 2, 3
 _FORGETFUL = "mamba_selective_scan"
 
 #: What to do with a model that cannot have such a graph.
-_PLAIN = "`export`, on the command line with --no-cache, makes a program of its forward pass"
+PLAIN = "`export`, on the command line with --no-cache, makes a program of its forward pass"
 
 Nested = dict[str, Any]
 
@@ -134,11 +134,6 @@ def _any_state(past_ssm: Nested | None) -> bool:
     return any(bool(leaf.any()) for leaf in pytrees.leaves(past_ssm or {}))
 
 
-def decoder_of(model: Any, contract: dict[str, Any]) -> Decoder:
-    """The decoder over a model (or the one that it is already), with a manifest's contract."""
-    return model if isinstance(model, Decoder) else Decoder(model, CacheContract.from_dict(contract))
-
-
 @contextmanager
 def named_refusal(name: str) -> Iterator[None]:
     """Eager's refusal of ids with a cache, as an `InputError` that names the model's class."""
@@ -148,7 +143,7 @@ def named_refusal(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         text = f"{type(error).__name__}: {' '.join(str(error).split())[:240]}"
-        raise InputError(f"{name} refuses a text of ids with a cache of tensors: {text}", advice=_PLAIN) from error
+        raise InputError(f"{name} refuses a text of ids with a cache of tensors: {text}", advice=PLAIN) from error
 
 
 def nested(tensors: Mapping[str, Any]) -> Nested:
@@ -187,15 +182,10 @@ def cache_contract(model: Any) -> CacheContract:
         InputError: The model has no cache, or one of a kind that is not known.
     """
     name = type(model).__name__
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise InputError(
-            f"{name} is an encoder with a decoder, for which there is no generation yet",
-            advice=_PLAIN,
-        )
     if "cache" not in inspect.signature(type(model).forward).parameters:
         raise InputError(
             f"{name} takes no cache, so there is nothing to generate with",
-            advice=_PLAIN,
+            advice=PLAIN,
         )
     ids = torch.arange(_ROWS * _TOKENS, device=model.device).reshape(_ROWS, _TOKENS)
     with torch.no_grad(), preserved_state(model), named_refusal(name):
@@ -203,27 +193,37 @@ def cache_contract(model: Any) -> CacheContract:
     if cache is None:
         raise InputError(
             f"{name} gives no cache back",
-            advice=f"some models do with is_decoder=True in the config; {_PLAIN}",
+            advice=f"some models do with is_decoder=True in the config; {PLAIN}",
         )
     if not hasattr(cache, "layers"):
-        raise InputError(f"{name} keeps its state in a {type(cache).__name__}, no known kind of cache", advice=_PLAIN)
-    layers = tuple(_layer_cache(str(index), layer, name) for index, layer in enumerate(cache.layers))
+        raise InputError(f"{name} keeps its state in a {type(cache).__name__}, no known kind of cache", advice=PLAIN)
+    layers = tuple(layer_cache((str(index),), layer, name) for index, layer in enumerate(cache.layers))
     if not any(layer.slots for layer in layers):
-        raise InputError(f"{name} keeps nothing between two steps", advice=_PLAIN)
+        raise InputError(f"{name} keeps nothing between two steps", advice=PLAIN)
     return CacheContract(layers)
 
 
-def _layer_cache(index: str, layer: Any, model_name: str) -> LayerCache:
+def layer_cache(path: tuple[str, ...], layer: Any, model_name: str) -> LayerCache:
+    """What a layer of Transformers' cache keeps.
+
+    Args:
+        path: Where it stands under the arguments: ``("3",)``.
+        layer: It, after some tokens.
+        model_name: For the error.
+
+    Raises:
+        InputError: It is of a kind that is not known.
+    """
     is_linear = isinstance(layer, LinearAttentionCacheLayerMixin)
     is_attention = isinstance(layer, DynamicLayer)
     known = type(layer).__module__ == "transformers.cache_utils" and not hasattr(layer, "indexer_keys")
     if not known or not (is_linear or is_attention or isinstance(layer, DummyLayer)):
         raise InputError(
-            f"layer {index} of {model_name} keeps its state in a {type(layer).__name__}, no known kind of cache",
-            advice=_PLAIN,
+            f"layer {path[0]} of {model_name} keeps its state in a {type(layer).__name__}, no known kind of cache",
+            advice=PLAIN,
         )
-    slots = _attention_slots(index, layer) if is_attention else ()
-    states = _state_slots(index, layer) if is_linear else ()
+    slots = _attention_slots(path, layer) if is_attention else ()
+    states = _state_slots(path, layer) if is_linear else ()
     if slots and states:
         return LayerCache("hybrid", slots + states)
     if states:
@@ -233,7 +233,7 @@ def _layer_cache(index: str, layer: Any, model_name: str) -> LayerCache:
     return LayerCache("shared")
 
 
-def _attention_slots(index: str, layer: Any) -> tuple[Slot, ...]:
+def _attention_slots(path: tuple[str, ...], layer: Any) -> tuple[Slot, ...]:
     if layer.keys is None or layer.keys.ndim != 4:
         return ()  # reads another layer's
     window = layer.sliding_window if isinstance(layer, DynamicSlidingWindowLayer) else None
@@ -241,7 +241,7 @@ def _attention_slots(index: str, layer: Any) -> tuple[Slot, ...]:
     return tuple(
         Slot(
             "past_key_values",
-            (index, part),
+            (*path, part),
             str(tensor.dtype).removeprefix("torch."),
             (BATCH, tensor.shape[1], law, tensor.shape[3]),
             window,
@@ -250,12 +250,12 @@ def _attention_slots(index: str, layer: Any) -> tuple[Slot, ...]:
     )
 
 
-def _state_slots(index: str, layer: Any) -> tuple[Slot, ...]:
+def _state_slots(path: tuple[str, ...], layer: Any) -> tuple[Slot, ...]:
     found = []
     for group, states in (("past_conv", layer.conv_states), ("past_ssm", layer.recurrent_states)):
         for place, tensor in states.items():
             if tensor is not None:
-                path = (index,) if len(states) == 1 else (index, str(place))
+                inner = path if len(states) == 1 else (*path, str(place))
                 dtype = str(tensor.dtype).removeprefix("torch.")
-                found.append(Slot(group, path, dtype, (BATCH, *tensor.shape[1:])))
+                found.append(Slot(group, inner, dtype, (BATCH, *tensor.shape[1:])))
     return tuple(found)

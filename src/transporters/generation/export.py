@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports a causal language model as one graph with its cache."""
+"""Exports a model that writes text: a causal one as one graph with its cache, an encoder and its decoder as two."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import InputError, UsageError
+from ..exporters import auto
 from ..exporters.tracing import preserved_state
 from ..inputs.samples import sample_inputs
 from ..trees import containers, pytrees
-from .cache_contract import TOKENS
-from .decoder import Decoder, empty_state, named_refusal, nested, positions
+from .cache_contract import CROSS, TOKENS, CacheContract
+from .decoder import PLAIN, Decoder, empty_state, named_refusal, nested, positions
+from .encoder_decoder import CrossDecoder, Encoder, cross_contract
 
 if TYPE_CHECKING:
     from ..artifacts.exported import ExportedModel
@@ -22,6 +24,12 @@ if TYPE_CHECKING:
 
 #: Cached and new tokens of the sample. They differ from each other and from the sizes that freeze.
 _PAST, _NEW = 7, 3
+
+#: The fewest encoder's states in the sample of a decoder, which has kept about half of them.
+_ENCODED = 6
+
+#: Name of the part of an artifact that is the encoder's program.
+ENCODER = "encoder"
 
 #: Formats whose runtime cannot pass a cache from one step to the next yet.
 NOT_YET = frozenset({"executorch"})
@@ -43,12 +51,107 @@ def export_for_generation(
         )
     if getattr(model, "training", False):
         raise InputError("the model is in training mode", advice="call model.eval() first")
-    decoder = Decoder(model)
-    exported = exporter.export(decoder, step_sample(decoder, inputs), config, observer=observer)
-    exported.model_class = containers.type_name(type(model))
+
+    def export(part: Any, sample: dict[str, Any]) -> ExportedModel:
+        exported = exporter.export(part, sample, config, observer=observer)
+        exported.model_class = containers.type_name(type(model))
+        return exported
+
+    decoder: Decoder | CrossDecoder
+    if getattr(model.config, "is_encoder_decoder", False):
+        sample = _whole_sample(model, inputs)
+        encoder = Encoder(model)
+        decoder = CrossDecoder(model, cross_contract(encoder, sample))
+        encoded = export(encoder, encoder.inputs(sample))
+        exported = export(decoder, cross_step_sample(encoder, decoder, sample))
+        exported.parts = {ENCODER: encoded}
+        file_of = auto.runner_class(exporter.export_format).part_file
+        encoded.part, encoded.file, exported.file = ENCODER, file_of(ENCODER), file_of("decoder")
+    else:
+        decoder = Decoder(model)
+        exported = export(decoder, step_sample(decoder, inputs))
     exported.cache_contract = decoder.contract.to_dict()
     exported.generation_config = getattr(model, "generation_config", None)
     return exported
+
+
+def eager_part(model: Any, part: str | None, contract: dict[str, Any] | None) -> Any:
+    """What of a model a program of an artifact was made from.
+
+    Args:
+        model: The whole model, or what this function gave for it.
+        part: The program's name among its artifact's parts; None for the artifact's own.
+        contract: Its cache contract, as the manifest has it.
+    """
+    if contract is None and part is None:
+        return model
+    whole = getattr(model, "of_model", model)
+    if part == ENCODER:
+        return Encoder(whole)
+    found = CacheContract.from_dict(contract or {"layers": []})
+    return CrossDecoder(whole, found) if found.has_cross else Decoder(whole, found)
+
+
+def _whole_sample(model: Any, inputs: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Forward arguments of an encoder with a decoder: the caller's, and what is missing of them."""
+    made = sample_inputs(model)
+    if inputs is None:
+        return made
+    found = dict(inputs)
+    rows = next((value.shape[0] for value in found.values() if isinstance(value, torch.Tensor)), 0)
+    if not rows:
+        raise InputError(
+            "a text to generate from is given as what the encoder takes, a tensor with a row for each text",
+            advice="pass dict(tokenizer(…, return_tensors='pt')), or no inputs at all",
+        )
+    if "decoder_input_ids" not in found:
+        ids = made["decoder_input_ids"]
+        found["decoder_input_ids"] = ids[torch.arange(rows, device=ids.device) % ids.shape[0]]
+    if "attention_mask" in made and "input_ids" in found:
+        found.setdefault("attention_mask", torch.ones_like(found["input_ids"]))
+    return found
+
+
+def cross_step_sample(encoder: Encoder, decoder: CrossDecoder, sample: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs of a step in the middle of a text, ``input_ids`` ``(batch, 3)`` after 7 tokens, of which a part was kept.
+
+    Half of the keys and values of the encoder's states are in the cache. No text gets there, but the program takes it,
+    and neither number is one that a trace would freeze.
+
+    Args:
+        encoder: It computes the states.
+        decoder: It computes the cache.
+        sample: Forward arguments of the whole model.
+    """
+    given = encoder.inputs(sample)
+    name = type(encoder.of_model).__name__
+    with torch.no_grad(), preserved_state(encoder), named_refusal(name):
+        states = encoder(**given)["last_hidden_state"]
+    ids = sample["decoder_input_ids"]
+    if states.ndim != 3 or ids.ndim != 2:
+        raise InputError(f"the decoder of {name} writes no rows of ids from rows of states", advice=PLAIN)
+    mask = given.get("attention_mask") if decoder.takes_mask else None
+    if mask is None and decoder.takes_mask:
+        mask = torch.ones(states.shape[:2], dtype=torch.int64, device=states.device)
+    if mask is not None and mask.shape[1] != states.shape[1]:
+        raise InputError(
+            f"the encoder of {name} gives {states.shape[1]} states for "
+            f"{mask.shape[1]} inputs, so its mask is none for the decoder",
+            advice=PLAIN,
+        )
+    times = -(-_ENCODED // states.shape[1])
+    fixed = {"encoder_attention_mask": mask.repeat(1, times)} if mask is not None else {}
+    fixed["encoder_hidden_states"] = states.repeat(1, times, 1)
+    ids = ids.repeat(1, (_PAST + _NEW) // ids.shape[1] + 1)[:, : _PAST + _NEW]
+    empty = empty_state(decoder.contract, ids.shape[0], ids.device)
+    with torch.no_grad(), preserved_state(decoder), named_refusal(name):
+        leaves = dict(pytrees.named_leaves(decoder(ids[:, :_PAST], **fixed, **nested(empty))))
+    state = {slot.name: leaves[slot.present] for slot in decoder.contract.slots}
+    for slot in decoder.contract.slots:
+        if CROSS in slot.shape:
+            state[slot.name] = state[slot.name].narrow(TOKENS, 0, states.shape[1] * times // 2)
+    state = {name: tensor.contiguous() for name, tensor in state.items()}
+    return {"input_ids": ids[:, _PAST:].clone(), **fixed, **nested(state)}
 
 
 def step_sample(decoder: Decoder, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:

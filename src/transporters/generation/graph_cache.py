@@ -9,6 +9,8 @@ where a text begins), and all that a mask needs is computed from sizes:
   follows from the attention mask, which is as long as the text: ``text - new - cached`` entries lie before the cache.
   So one graph serves a window layer that was cropped, and one that was not; who runs the graph decides.
 - A convolution's state always stands before the new tokens. Zeros there are what the model pads with.
+- Attention to an encoder's states appends as well, to what was kept of them. The graph projects only the states that
+  were not (`transporters.generation.encoder_decoder`): all of them where a text begins, and none later.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers.cache_utils import Cache, DummyLayer, DynamicLayer, LinearAttentionLayer
+from transformers.cache_utils import Cache, DummyLayer, DynamicLayer, EncoderDecoderCache, LinearAttentionLayer
 
 from ..exporters.workarounds.model.scans import INITIAL_STATE
 from .cache_contract import TOKENS, CacheContract, LayerCache
@@ -100,6 +102,27 @@ class GraphCache(Cache):  # type: ignore[misc]  # as above
         return state
 
 
+class GraphCrossCache(EncoderDecoderCache):  # type: ignore[misc]  # as above
+    """The decoder's own cache and that of an encoder's states.
+
+    Args:
+        own: One layer per layer of the decoder.
+        cross: The same.
+        is_whole: What the model is told: whether ``cross`` has every state of the encoder, and none is to be projected.
+    """
+
+    def __init__(self, own: Cache, cross: Cache, is_whole: bool) -> None:
+        self.self_attention_cache, self.cross_attention_cache = own, cross
+        self.is_updated = dict.fromkeys(range(len(own.layers)), is_whole)
+
+
+def build_cross(contract: CacheContract, given: Mapping[str, Any], seen: Any, is_whole: bool) -> GraphCrossCache:
+    """`build` for a decoder behind an encoder; ``is_whole`` as `GraphCrossCache` has it."""
+    layers = [(layer.kind, _layer(layer, given, seen)) for layer in contract.layers]
+    own = GraphCache(layers=[layer for kind, layer in layers if kind != "cross"])
+    return GraphCrossCache(own, GraphCache(layers=[layer for kind, layer in layers if kind == "cross"]), is_whole)
+
+
 def build(contract: CacheContract, given: Mapping[str, Any], seen: Any) -> Cache:
     """A cache over the tensors that a program was given.
 
@@ -114,14 +137,23 @@ def build(contract: CacheContract, given: Mapping[str, Any], seen: Any) -> Cache
 def read(contract: CacheContract, cache: Cache) -> dict[str, torch.Tensor]:
     """Input name to the tensor that the next step gets in its place."""
     found = {}
-    for layer, held in zip(contract.layers, cache.layers, strict=True):
+    for layer, held in zip(contract.layers, _layers_of(contract, cache), strict=True):
         for slot in layer.slots:
             if slot.group == "past_key_values":
-                found[slot.name] = held.keys if slot.path[1] == "key" else held.values
+                found[slot.name] = held.keys if slot.path[-1] == "key" else held.values
             else:
                 states = held.conv_states if slot.group == "past_conv" else held.recurrent_states
                 found[slot.name] = states[_state_index(slot.path)]
     return found
+
+
+def _layers_of(contract: CacheContract, cache: Cache) -> list[Any]:
+    """The cache's layers in the contract's order."""
+    if not isinstance(cache, GraphCrossCache):
+        layers: list[Any] = cache.layers
+        return layers
+    own, cross = iter(cache.self_attention_cache.layers), iter(cache.cross_attention_cache.layers)
+    return [next(cross if layer.kind == "cross" else own) for layer in contract.layers]
 
 
 def _layer(layer: LayerCache, given: Mapping[str, Any], seen: Any) -> Any:
@@ -132,7 +164,7 @@ def _layer(layer: LayerCache, given: Mapping[str, Any], seen: Any) -> Any:
         for key in slot.path:
             tensor = tensor[key]
         if slot.group == "past_key_values":
-            attention["keys" if slot.path[1] == "key" else "values"] = tensor
+            attention["keys" if slot.path[-1] == "key" else "values"] = tensor
             attention |= {"seen": seen, "is_sliding": slot.window is not None}
         else:
             states[slot.group][_state_index(slot.path)] = tensor

@@ -24,20 +24,6 @@ if TYPE_CHECKING:
     from ..artifacts.exported import ExportedModel
 
 
-def generator(exported: ExportedModel) -> Generator:
-    """What generates with an artifact.
-
-    Raises:
-        UsageError: The artifact is not a decoder with its cache.
-    """
-    if exported.cache_contract is None:
-        raise UsageError(
-            "this program keeps no cache, so it cannot generate",
-            advice="make one with `exporter.export_for_generation(model)`",
-        )
-    return Generator(exported)
-
-
 class PlainSteps:
     """Steps of a runtime that takes and gives tensors: what it gives is passed back as it is.
 

@@ -19,6 +19,9 @@ FILE = "model.onnx"
 #: Where that file may be: clients look in a folder of its own.
 PLACES = (FILE, f"onnx/{FILE}")
 
+#: What clients call the files of a model in parts; any other part is called by its name.
+PART_FILES = {"encoder": "encoder_model.onnx", "decoder": "decoder_model_merged.onnx"}
+
 #: From this many bytes on weights go into a file of their own: protobuf stops at 2 GB.
 EXTERNAL_FROM = 1_500_000_000
 
@@ -91,10 +94,16 @@ class OnnxRunner:
         }
 
     @staticmethod
-    def write(program: Any, folder: Path) -> None:
+    def part_file(part: str) -> str:
+        """The file of one of several programs of a model."""
+        return PART_FILES.get(part, f"{part}.onnx")
+
+    @staticmethod
+    def write(program: Any, folder: Path, file: str | None = None) -> None:
         """Save the model as ``model.onnx``; large weights go into ``model.onnx_data`` when that is asked for or due.
 
-        Where ``program.meta["file"]`` names another of `PLACES`, the model goes there, and its weights beside it.
+        Where ``file``, or else ``program.meta["file"]``, names another place, the model goes there, and its weights
+        beside it.
 
         Raises:
             OSError: When the folder cannot be written, for example because the disk is full.
@@ -104,23 +113,23 @@ class OnnxRunner:
         external = program.meta.get("external_data")
         if external is None:
             external = _weight_bytes(program) >= EXTERNAL_FROM
-        path = folder / program.meta.get("file", FILE)
+        path = folder / (file or program.meta.get("file", FILE))
         path.parent.mkdir(exist_ok=True)
         beside = {"external_data": f"{path.name}_data", "alignment": ALIGNMENT, "align_threshold": 0}
         ir.save(program, path, size_threshold_bytes=ALIGNMENT, **(beside if external else {}))  # type: ignore[arg-type]
 
     @staticmethod
-    def read(folder: Path) -> Any:
-        """Load the model from the one of `PLACES` where it is; weights beside it stay in their file, mapped.
+    def read(folder: Path, file: str | None = None) -> Any:
+        """Load the model from ``file``, or from the one of `PLACES` where it is; weights beside it stay there, mapped.
 
         Raises:
             ArtifactError: When the file is missing or is no ONNX model, or when its data file is missing or too short.
         """
         import onnx_ir as ir
 
-        place = next((place for place in PLACES if (folder / place).is_file()), None)
+        place = next((place for place in ((file,) if file else PLACES) if (folder / place).is_file()), None)
         if place is None:
-            raise ArtifactError(f"{folder} lacks {FILE}", advice="export the model again")
+            raise ArtifactError(f"{folder} lacks {file or FILE}", advice="export the model again")
         path = folder / place
         try:
             model = ir.load(path)

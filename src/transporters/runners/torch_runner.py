@@ -112,8 +112,13 @@ class TorchRunner:
         return {"operators": dict(sorted(targets.items()))}
 
     @staticmethod
-    def write(program: ExportedProgram, folder: Path) -> None:
-        """Save the program as ``model.pt2`` in a folder.
+    def part_file(part: str) -> str:
+        """The file of one of several programs of a model."""
+        return f"{part}.pt2"
+
+    @staticmethod
+    def write(program: ExportedProgram, folder: Path, file: str = FILE) -> None:
+        """Save the program as ``model.pt2``, or another ``file``, in a folder.
 
         Raises:
             OSError: When the folder cannot be written, for example because the disk is full.
@@ -122,7 +127,7 @@ class TorchRunner:
         # torch would pickle them, caches included, and then refuse to read such a pickle; ours lie beside the program.
         program._example_inputs = None
         try:
-            with _PatientFile(folder / FILE) as stream:
+            with _PatientFile(folder / file) as stream:
                 torch.export.save(program, stream)  # type: ignore[arg-type]
         finally:
             program._example_inputs = examples
@@ -130,15 +135,15 @@ class TorchRunner:
             raise stream.error
 
     @staticmethod
-    def read(folder: Path) -> ExportedProgram:
-        """Load ``model.pt2`` from a folder.
+    def read(folder: Path, file: str = FILE) -> ExportedProgram:
+        """Load ``model.pt2``, or another ``file``, from a folder.
 
         Raises:
             ArtifactError: When the file is missing or is not a program of this torch version.
         """
-        path = folder / FILE
+        path = folder / file
         if not path.is_file():
-            raise ArtifactError(f"{folder} lacks {FILE}", advice="export the model again")
+            raise ArtifactError(f"{folder} lacks {file}", advice="export the model again")
         try:
             return torch.export.load(path)
         except Exception as error:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last word on a decoder: it generates, step by step with its cache, and the ids must be those of eager."""
+"""The last word on a decoder: it generates, step by step with its cache, and the ids must be those of eager.
+
+An encoder gets its texts padded on the right, as its tokenizers do, and a decoder without one on the left.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers import GenerationMixin
 
 from ..errors import RunError
 from ..exporters.tracing import preserved_state
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
 NAME = "greedy generation"
 STEPS = 12
 
-#: Lengths of the two texts; the shorter one is padded on the left.
+#: Lengths of the two texts; the shorter one is padded.
 _LENGTHS = (5, 7)
 
 
@@ -30,44 +34,64 @@ def generation(
 
     Args:
         exported: A decoder with its cache.
-        model: The eager causal language model.
+        model: The eager model.
         given: What `prompts` gave.
         noise: Eager's own relative noise by output, for ties: an id may differ only where eager's scores of both ids
             are equal within the tolerance of ``logits``.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in given.items()}
-    pad = given["input_ids"][0, 0].item()
+    pad = given["input_ids"][0, 0].item() if "input_ids" in given else 0
     settings = {"max_new_tokens": STEPS, "do_sample": False, "num_beams": 1, "eos_token_id": None, "pad_token_id": pad}
+    if exported.parts and not _has_start(exported.generation_config):
+        settings["decoder_start_token_id"] = pad
     more = {"return_dict_in_generate": True, "output_logits": True}
     try:
         with torch.no_grad(), preserved_state(model):
             on_device = {name: tensor.to(model.device) for name, tensor in given.items()}
-            expected = model.generate(**on_device, **settings, **more)
+            expected = GenerationMixin.generate(model, **on_device, **settings, **more)  # a model's own does more
     except Exception as error:  # noqa: BLE001  whatever eager refuses is no demand on the program
         text = f"eager refuses to generate: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
         return Variation(NAME, "not applicable", shapes, detail=text)
     start = time.perf_counter()
     try:
-        actual = exported.generate(given["input_ids"], attention_mask=given["attention_mask"], **settings)
+        actual = exported.generate(**given, **settings)
     except RunError as error:
         return Variation(NAME, "run error", shapes, detail=str(error))
     check = _check(_new(actual), _new(expected.sequences), torch.stack(expected.logits, dim=1).cpu(), noise)
     seconds = time.perf_counter() - start
-    return Variation(NAME, "verified" if check.passed else "mismatch", shapes, (check,), _detail(check), seconds)
+    detail = _detail(check, _texts(exported, given))
+    return Variation(NAME, "verified" if check.passed else "mismatch", shapes, (check,), detail, seconds)
 
 
 def prompts(exported: ExportedModel) -> dict[str, torch.Tensor]:
-    """Two texts out of the sample's ids, ``(2, 7)``, the first padded on the left."""
+    """What to write from: two texts out of the sample's ids, ``(2, 7)``, the first padded; two rows of other inputs."""
     short, long = _LENGTHS
-    ids = exported.sample_inputs["input_ids"].detach().cpu().reshape(-1)
+    takes_them = exported.parts.get("encoder", exported)
+    if "input_ids" not in takes_them.sample_inputs:
+        given = takes_them.sample_inputs.items()
+        rows = {name: tensor.detach().cpu()[torch.arange(2) % tensor.shape[0]] for name, tensor in given}
+        return {name: torch.cat([tensor[:1] * 0.75, tensor[1:]]) for name, tensor in rows.items()}
+    ids = takes_them.sample_inputs["input_ids"].detach().cpu().reshape(-1)
     ids = ids.repeat(long // len(ids) + 1)[:long]
     mask = torch.ones(2, long, dtype=torch.int64)
-    mask[0, : long - short] = 0
+    mask[0, slice(short, None) if exported.parts else slice(long - short)] = 0
     return {"input_ids": torch.stack([ids.flip(0), ids]), "attention_mask": mask}
 
 
+def _has_start(config: Any) -> bool:
+    """Whether a generation config says what a decoder behind an encoder begins with."""
+    return any(getattr(config, name, None) is not None for name in ("decoder_start_token_id", "bos_token_id"))
+
+
+def _texts(exported: ExportedModel, given: dict[str, torch.Tensor]) -> str:
+    if "input_ids" not in given:
+        return f"two rows of {', '.join(given)}"
+    side = "right" if exported.parts else "left"
+    return f"texts of {_LENGTHS[0]} and {_LENGTHS[1]} tokens in one batch, padded on the {side}"
+
+
 def _new(sequences: torch.Tensor) -> torch.Tensor:
-    return sequences[:, max(_LENGTHS) :].cpu()
+    return sequences[:, -STEPS:].cpu()
 
 
 def _check(actual: torch.Tensor, expected: torch.Tensor, logits: torch.Tensor, noise: dict[str, float]) -> OutputCheck:
@@ -79,8 +103,8 @@ def _check(actual: torch.Tensor, expected: torch.Tensor, logits: torch.Tensor, n
     return next(check for check in found if check.name == "ids")
 
 
-def _detail(check: OutputCheck) -> str:
-    texts = f"{STEPS} new ids for texts of {_LENGTHS[0]} and {_LENGTHS[1]} tokens in one batch, padded on the left"
+def _detail(check: OutputCheck, given: str) -> str:
+    texts = f"{STEPS} new ids for {given}"
     if check.passed:
         return f"{texts}: {'eager has the same' if check.verdict == 'equal' else check.detail}"
     return f"{texts}: {check.detail}"

@@ -120,9 +120,13 @@ class Report:
 
     @property
     def verified(self) -> bool:
-        """True when the first variation, which is the sample, is equal to eager, and so are all others that ran."""
+        """True when the first variation, which is the sample, is equal to eager, and so are all others that ran.
+
+        The sample of a part ("encoder: sample") must have run, too.
+        """
         ran = [v for v in self.variations if v.status != "not applicable"]
-        return bool(ran) and ran[0] is self.variations[0] and all(v.status == "verified" for v in ran)
+        samples = [v for v in self.variations if v is self.variations[0] or v.name.endswith(": sample")]
+        return bool(ran) and all(v.status == "verified" for v in (*samples, *ran))
 
     @property
     def status(self) -> str:

@@ -18,6 +18,12 @@ _OTHER_SIZES: dict[str, tuple[tuple[str, Any], ...]] = {
     "batch": (("batch {}", lambda n: n + 1), ("batch {}", lambda n: 1)),
     "sequence": (("length {}", lambda n: n + 3), ("length {}", lambda n: 1), ("length {}", lambda n: 5 * n + 2)),
     "past_sequence": (("past {}", lambda n: n + 5), ("past {}", lambda n: 1), ("past {}", lambda n: 0)),
+    "encoder_sequence": (
+        ("encoder length {}", lambda n: n + 3),
+        ("encoder length {}", lambda n: 1),
+        ("encoder length {}", lambda n: 5 * n + 2),
+    ),
+    "past_encoder_sequence": (("encoder past {}", lambda n: 0), ("encoder past {}", lambda n: 3 * n + 1)),
     "decoder_sequence": (("decoder length {}", lambda n: n + 2), ("decoder length {}", lambda n: 1)),
     "samples": (("{} samples", lambda n: n + n // 4),),
     "frames": (("{} frames", lambda n: n + 8),),

@@ -66,7 +66,7 @@ class Eager:
 def verify(
     exported: ExportedModel, *, model: Any = None, observer: Callable[[Variation], None] | None = None
 ) -> Report:
-    """Run all variations and compare; bisect the first mismatch.
+    """Run all variations and compare, those of its parts as well; bisect the first mismatch.
 
     Args:
         exported: The artifact, freshly exported or loaded.
@@ -99,6 +99,11 @@ def verify(
             report.bisection = bisect.bisect(exported, eager, case, expected, measured)
         if case.row_lengths and variation.status == "verified":
             add(_rows_alone(exported, eager, case, expected, measured))
+    for name, part in exported.parts.items():
+        of_part = verify(part, model=eager.model.of_model)
+        report.bisection = report.bisection or of_part.bisection
+        for variation in of_part.variations:
+            add(replace(variation, name=f"{name}: {variation.name}"))
     if exported.cache_contract is not None:
         add(_generation(exported, eager, noise or {}, report))
     return report
@@ -108,7 +113,8 @@ def _generation(exported: ExportedModel, eager: Eager, noise: dict[str, float], 
     """A loop with the cache, and a remark on it among the findings."""
     prompts = generating.prompts(exported)
     shapes = {name: tuple(tensor.shape) for name, tensor in prompts.items()}
-    if outside := _outside_contract(exported, shapes) or _outside_contract(exported, {"input_ids": (2, 1)}):
+    takes_them = next(iter(exported.parts.values()), exported)
+    if outside := _outside_contract(takes_them, shapes) or _outside_contract(exported, {"input_ids": (2, 1)}):
         return Variation(generating.NAME, "not applicable", shapes, detail=outside)
     with seeded():
         found = generating.generation(exported, eager.model.of_model, prompts, noise)
