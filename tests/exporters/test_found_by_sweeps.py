@@ -19,6 +19,10 @@ FOUND = {
     "RfDetrDecoder": "four coordinates were taken for a size that could be another one",
     "Qwen2_5OmniAudioEncoder": "mel bins of packed audio were taken for a batch",
     "Qwen3OmniMoeThinkerModel": "positions of images and audio in a text are worked out in a loop over its ids",
+    "CLIPSegDecoder": "guards on the tensors of a list were not read, and one of them refused a batch of 1",
+    "MllamaVisionModel": "the images of a row were enlarged for the trace in one of three inputs that have them",
+    "PI0Model": "the images of a row were enlarged for the trace, and their mask was, by a label of its own",
+    "FlavaMultimodalModel": "the model's own token makes the mask longer than the states, and both were doubled",
     "MobileViTV2Model": "the sample sits on a point for which sympy cannot solve the guards",
 }
 

@@ -49,6 +49,14 @@ def test_names_of_nested_inputs():
     assert guards.sizes_in("L['flag'] == 3") is None
 
 
+def test_guards_on_the_tensors_of_a_list():
+    """CLIPSegDecoder takes a list of hidden states, and a batch of 1 must not be refused."""
+    first, third = "L['states'][0].size()[0]", "L['states'][2].size()[1]"
+    assert guards.sizes_in(f"{first} == {third}") == (("states.0", 0), ("states.2", 1))
+    assert guards.forbids_only_small_sizes(f"{first} > 1")
+    assert guards.violated([f"{first} == {third}"], {"states.0": (2, 7), "states.2": (2, 7)})
+
+
 def test_violations():
     assert guards.violated([f"{S} % 4 == 0", f"{S} == {T}"], SHAPES) == [f"{S} % 4 == 0"]
     assert guards.violated([f"{S} // ({T} - 10) == 1"], SHAPES) == [f"{S} // ({T} - 10) == 1"]

@@ -105,7 +105,7 @@ def doubled(prepared: Prepared, wanted: ShapeRequest) -> Iterator[dict[str, Any]
     old: dict[str, int] = {}
     for name, leaf in pytrees.named_leaves(prepared.inputs):
         for axis, label in enumerate(prepared.labels.get(name, ())):
-            if wanted.is_dynamic(name, axis) and label not in axes.FIXED | axes.PER_ROW:
+            if wanted.is_dynamic(name, axis) and label not in axes.FIXED | axes.PER_ROW | axes.DERIVED:
                 old[label] = leaf.shape[axis]
     for more in (1, 0):
         yield prepared.resized({label: 2 * size + more for label, size in old.items()})

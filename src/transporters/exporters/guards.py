@@ -15,7 +15,7 @@ import torch
 from ..inputs import axes
 from .shapes import ShapeContract
 
-_SIZE = re.compile(r"L((?:\['[^']+'\])+)\.size\(\)\[(\d+)\]")
+_SIZE = re.compile(r"L((?:\[(?:'[^']+'|\d+)\])+)\.size\(\)\[(\d+)\]")
 #: A tensor that was not contiguous when traced is copied, and a copy of a contiguous one is the same.
 _COPIED = re.compile(r"^[^=]*max\(1, [^=]* != [^=]*$")
 _NOT_ZERO_OR_ONE = (
@@ -151,8 +151,8 @@ def restrictions(guards: list[str], contract: ShapeContract, labels: axes.Labels
 
 
 def _name(keys: str) -> str:
-    """Dotted leaf name of ``['cache']['layers.0.keys']``."""
-    return ".".join(re.findall(r"'([^']+)'", keys))
+    """Dotted leaf name of ``['cache']['layers.0.keys']`` or ``['hidden_states'][0]``."""
+    return ".".join(key.strip("'") for key in re.findall(r"'[^']+'|\d+(?=\])", keys))
 
 
 def _readable(guard: str, labels: axes.Labels) -> str:

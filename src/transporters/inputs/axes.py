@@ -31,6 +31,7 @@ FIXED = frozenset(
         "coordinates",
         "thw",
         "levels",
+        "tiles",
         "state",
         "kinds",
     }
@@ -61,7 +62,11 @@ _BY_NAME: dict[str, tuple[tuple[str, ...], ...]] = {
         ("patches", "patch_features"),
         ("batch", "channels", "height", "width"),
         ("batch", "images_per_row", "channels", "height", "width"),
+        ("batch", "images_per_row", "tiles", "channels", "height", "width"),
     ),
+    "aspect_ratio_ids": (("batch", "images_per_row"),),
+    "aspect_ratio_mask": (("batch", "images_per_row", "tiles"),),
+    "cross_attention_mask": (("batch", "sequence", "images_per_row", "tiles"),),
     "image_attention_mask": (("batch", "sequence", "images_per_row"),),
     "pixel_mask": (("batch", "height", "width"),),
     "image_grid_thw": (("images", "thw"),),
@@ -197,16 +202,29 @@ def _known(name: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[st
         return packed
     if top == "image_grid_thw" and _is_padded(inputs.get("pixel_values"), leaf.shape[0]):
         return ("batch", "thw")
+    if top == "pixel_attention_mask" and leaf.ndim == 2 and getattr(inputs.get("pixel_values"), "ndim", 0) == 5:
+        return ("batch", "images_per_row")  # which of a row's cameras there are, not which of their pixels
     if top == "input_features" and _frames_first(leaf, inputs):
         return ("batch", "frames", "mel_bins")
     for labels in _BY_NAME.get(top, ()):
         if len(labels) == leaf.ndim:
             ids = inputs.get("input_ids")
             longer = top == "attention_mask" and isinstance(ids, torch.Tensor) and leaf.shape[-1] != ids.shape[-1]
+            longer = longer or (top == "attention_mask" and _misses_a_token(inputs))
             return ("batch", "total_sequence") if longer and leaf.ndim == 2 else labels
+    if top == "hidden_states" and _misses_a_token(inputs):
+        return ("batch", "sequence", "hidden")
     if leaf.ndim == 3 and top.endswith(("hidden_state", "embeds", "hidden_states")):
         return ("batch", f"{top}.1", "hidden")
     return None
+
+
+def _misses_a_token(inputs: Mapping[str, Any]) -> bool:
+    """Whether the model puts a token of its own before the states: the mask has one column more than there are."""
+    states, mask = inputs.get("hidden_states"), inputs.get("attention_mask")
+    if not isinstance(states, torch.Tensor) or not isinstance(mask, torch.Tensor):
+        return False
+    return (states.ndim, mask.ndim) == (3, 2) and mask.shape[1] == states.shape[1] + 1
 
 
 def grid_name(inputs: Mapping[str, Any]) -> str:

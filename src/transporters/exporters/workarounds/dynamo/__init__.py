@@ -3,10 +3,24 @@
 
 from __future__ import annotations
 
-from . import buffers, distances, dtypes, guards, indexing, layouts, lengths, pooling, recurrent, symbols, views
+from . import (
+    buffers,
+    constraints,
+    distances,
+    dtypes,
+    guards,
+    indexing,
+    layouts,
+    lengths,
+    pooling,
+    recurrent,
+    symbols,
+    views,
+)
 
 __all__ = [
     "buffers",
+    "constraints",
     "distances",
     "dtypes",
     "guards",

@@ -112,3 +112,39 @@ def _patch_unmasked_texts(original: Callable[..., Any]) -> Callable[..., Any]:
         return mask | (is_open if padding is None else is_open & padding.bool().all())
 
     return create
+
+
+class _Series(torch.nn.Module):
+    """The fault, for the reproducer: an encoder that halves its sequence, not its mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers.models.informer import modeling_informer as informer
+
+        sizes = {"d_model": 8, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 8}
+        config = informer.InformerConfig(**sizes, prediction_length=64, attention_type="full", input_size=1)
+        self.model = informer.InformerEncoder(config)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """States (batch, length / 2, 8) of values (batch, length, 9)."""
+        found: torch.Tensor = self.model(inputs_embeds=values).last_hidden_state
+        return found
+
+
+@register_patch(
+    "model",
+    "transformers.models.informer.modeling_informer.create_bidirectional_mask",
+    "transformers.models.autoformer.modeling_autoformer.create_bidirectional_mask",
+    why="without padding eager passes no mask, and the layers, which halve the sequence or join it with itself, have "
+    "no use for the one that a program has: it is of another length",
+    issue="unreported",
+    needed="transformers>=5.24",
+    repro=Repro(_Series, lambda: (torch.rand(2, 12, 9),), dynamic=True, builds=True),
+)
+def _patch_unpadded_series(original: Callable[..., Any]) -> Callable[..., Any]:
+    """No mask where nothing can be padded, as in eager."""
+
+    def create(*args: Any, **named: Any) -> Any:
+        return NotImplemented if args or named.get("attention_mask") is not None else None
+
+    return create
