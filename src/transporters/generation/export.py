@@ -69,8 +69,8 @@ def export_for_generation(
         file_of = auto.runner_class(exporter.export_format).part_file
         encoded.part, encoded.file, exported.file = ENCODER, file_of(ENCODER), file_of("decoder")
     elif exporter.export_format in INSIDE:
-        config = static_settings(exporter, config)
-        decoder = StaticDecoder(model, static_contract(model, config.max_context))
+        context = static_settings(exporter, config).max_context
+        decoder = StaticDecoder(model, static_contract(model, context))
         exported = export(decoder, static_sample(model, inputs))
     else:
         decoder = Decoder(model)

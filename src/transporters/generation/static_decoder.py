@@ -95,7 +95,7 @@ class StaticDecoder(Decoder):
             ``logits`` ``(1, 1, vocabulary)`` of the last token.
         """
         new = tokens.shape[1]
-        torch._check(new <= self.context)
+        torch._check(new <= self.context)  # type: ignore[no-untyped-call]
         places = input_pos + torch.arange(new, device=tokens.device)
         is_seen = torch.arange(self.context, device=tokens.device) <= places[:, None]
         dtype = self.of_model.dtype
@@ -115,7 +115,8 @@ class StaticDecoder(Decoder):
 
     def _tensors(self, layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
         keys, values = (self._buffers[_buffer(slot.path)] for slot in layer.slots)
-        assert keys is not None and values is not None, "registered with a tensor"
+        assert keys is not None, "registered with a tensor"
+        assert values is not None, "as above"
         return keys, values
 
     def constant_methods(self, shapes: ShapeContract) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class InnerCache(ProgramCache):
         """
         tokens = inputs["input_ids"]
         most = self.contract.context
-        if self.seen + tokens.shape[1] > most:
+        if most is not None and self.seen + tokens.shape[1] > most:
             raise RunError(
                 f"the text has {self.seen + tokens.shape[1]} tokens, the program's cache holds {most}",
                 backend="executorch",
@@ -105,7 +105,7 @@ class InnerGenerator(Generator):
             raise UsageError("the program takes no padding", advice="pass the text alone, without what is masked")
         cache = cache if cache is not None else self.new_cache()
         outputs = None
-        for piece in input_ids.split(self._most or input_ids.shape[1], dim=1):
+        for piece in torch.split(input_ids, self._most or input_ids.shape[1], dim=1):
             outputs = super().forward(piece, cache=cache)
         return outputs
 

@@ -79,8 +79,8 @@ def prompts(exported: ExportedModel) -> dict[str, torch.Tensor]:
     ids = ids.repeat(long // len(ids) + 1)[:long]
     mask = torch.ones(2, long, dtype=torch.int64)
     mask[0, slice(short, None) if exported.parts else slice(long - short)] = 0
-    rows = slice(1, None) if is_of_one_text(exported) else slice(None)
-    return {"input_ids": torch.stack([ids.flip(0), ids])[rows], "attention_mask": mask[rows]}
+    first = 1 if is_of_one_text(exported) else 0
+    return {"input_ids": torch.stack([ids.flip(0), ids])[first:], "attention_mask": mask[first:]}
 
 
 def is_of_one_text(exported: ExportedModel) -> bool:
