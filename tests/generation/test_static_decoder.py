@@ -83,6 +83,13 @@ def test_verification_sees_a_wrong_place(model: Any, inside: Any, monkeypatch: p
     assert [v.name for v in report.variations if v.status != "verified"] == ["greedy generation"]
 
 
+def test_no_room_to_verify_a_loop(model: Any) -> None:
+    exported = ExecutorchExporter().export_for_generation(model("llama"), None, {"max_context": 18})
+    report = exported.verify()
+    assert report.verified
+    assert report.variations[-1].detail == "the program's cache holds 18 of 19 tokens"
+
+
 def test_one_text_at_a_time(model: Any, inside: Any, text: Any) -> None:
     eager, exported = model("llama"), inside("llama")
     given = {**GREEDY, "max_new_tokens": 4}

@@ -88,6 +88,13 @@ def is_of_one_text(exported: ExportedModel) -> bool:
     return "context" in (exported.cache_contract or {})
 
 
+def no_room(exported: ExportedModel) -> str:
+    """Why a cache inside of the program cannot hold what is generated here; empty where it can."""
+    context = (exported.cache_contract or {}).get("context")
+    wanted = max(_LENGTHS) + STEPS
+    return f"the program's cache holds {context} of {wanted} tokens" if context is not None and context < wanted else ""
+
+
 def _has_start(config: Any) -> bool:
     """Whether a generation config says what a decoder behind an encoder begins with."""
     return any(getattr(config, name, None) is not None for name in ("decoder_start_token_id", "bos_token_id"))
