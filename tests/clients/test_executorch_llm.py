@@ -21,7 +21,7 @@ from transporters.errors import UsageError
 
 STEPS = 24
 
-#: In a process of its own: the runner's library and that of ExecuTorch's runtime in one would register kernels twice.
+#: In a process of its own: what the runner writes to the terminal and its end are no part of the test.
 RUNNER = """
 import json, sys
 from executorch.extension.llm.runner import GenerationConfig, TextLLMRunner
