@@ -9,7 +9,7 @@ import shutil
 import pytest
 import small_models
 import torch
-from transformers import BertConfig, BertLMHeadModel
+from transformers import BertConfig, BertLMHeadModel, MistralConfig, MistralForCausalLM
 
 pytestmark = pytest.mark.model
 
@@ -133,15 +133,47 @@ def test_without_a_cache_when_asked_for(command, model, tmp_path):
     assert command("run", out, *texts(PROMPTS[0]), "--chat").code == 2
 
 
+def test_where_no_cache_is_possible_a_note_says_so(command, model, tmp_path):
+    options = ("--to", "torch", "--static", "--no-verify", "--json")
+    outcome = command("export", model, "--out", tmp_path / "out", *options)
+    assert outcome.code == 0, outcome.err
+    (note,) = outcome.document["notes"]
+    assert "--static fixes every axis" in note
+
+
 @pytest.mark.parametrize(
-    ("options", "words"),
-    [(("--to", "torch", "--static"), "--static fixes every axis"), (("--to", "executorch"), "executorch")],
+    ("kind", "words"), [("mistral", "executorch cannot keep this cache yet"), ("bert", "gives no cache back")]
 )
-def test_where_no_cache_is_possible_a_note_says_so(command, model, tmp_path, options, words):
-    outcome = command("export", model, "--out", tmp_path / "out", "--no-verify", "--json", *options)
+def test_a_cache_that_executorch_cannot_keep_is_left_out(command, tmp_path, kind, words):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    made = {
+        "mistral": lambda: MistralForCausalLM(MistralConfig(vocab_size=64, num_key_value_heads=2, **sizes)),
+        "bert": lambda: BertLMHeadModel(BertConfig(vocab_size=64, **sizes)),
+    }
+    made[kind]().save_pretrained(tmp_path / kind)
+    options = ("--to", "executorch", "--task", "text-generation", "--no-verify", "--json")
+    outcome = command("export", tmp_path / kind, "--out", tmp_path / "out", *options)
     assert outcome.code == 0, outcome.err
     (note,) = outcome.document["notes"]
     assert words in note
+    manifest = json.loads((tmp_path / "out" / "export.json").read_text(encoding="utf-8"))
+    assert "cache_contract" not in manifest
+
+
+def test_executorch_keeps_the_cache_inside(command, model, tmp_path):
+    """Two texts of different lengths, one after the other, up to the length that the program has room for."""
+    out = tmp_path / "out"
+    options = ("--to", "executorch", "--for", "executorch", "--max-context", 20, "--json")
+    outcome = command("export", model, "--out", out, *options)
+    assert outcome.code == 0, outcome.err
+    assert outcome.document["notes"] == []
+    assert (out / "tokenizer.json").is_file()
+    long = " ".join(["the train leaves the station"] * 3)
+    rows = command("run", out, *texts(long, PROMPTS[1]), "--max-new-tokens", 8, "--json").document["results"]
+    assert [row["ids"] for row in rows] == [
+        expected(model, [long], 5)[0],  # and fifteen words are twenty
+        expected(model, [PROMPTS[1]], 8)[0],
+    ]
 
 
 def test_a_model_without_a_cache_is_refused_with_the_way_out(command, tmp_path):

@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers
 
-from transporters import DynamoExporter, ExecutorchExporter
-from transporters.errors import InputError, UsageError
+from transporters import DynamoExporter
+from transporters.errors import InputError
 from transporters.generation.cache_contract import CacheContract
 from transporters.generation.decoder import Decoder, empty_state, nested, positions
 from transporters.trees import pytrees
@@ -102,11 +102,6 @@ def test_a_model_without_a_cache_is_refused() -> None:
 def test_what_keeps_its_state_elsewhere_is_refused(name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         Decoder(build(name))
-
-
-def test_a_format_that_cannot_yet_says_so(model: Any) -> None:
-    with pytest.raises(UsageError, match="to executorch yet"):
-        ExecutorchExporter().export_for_generation(model("llama"))
 
 
 def test_what_eager_refuses_is_told() -> None:

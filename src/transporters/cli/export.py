@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..clients import find as find_clients
-from ..errors import UsageError
+from ..errors import InputError, UsageError
 from .console import Screen, session
 from .facts import program_lines
 from .files import check_file, check_target, file_sizes, read_json_object, unverified, write_text
@@ -27,6 +27,8 @@ PAGE = "report.html"
 
 #: Tasks of models with a decoder that writes, where there is an encoder before it.
 _BEHIND_ENCODERS = frozenset({"text2text-generation", "automatic-speech-recognition"})
+
+_STATIC = "a cache grows, and --static fixes every axis"
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,10 @@ def export(
         list[str] | None,
         typer.Option("--max-dim", metavar="LABEL=N", help="ExecuTorch: largest size of an axis. Repeatable."),
     ] = None,
+    max_context: Annotated[
+        int | None,
+        typer.Option("--max-context", metavar="N", help="ExecuTorch: tokens of a text, with those that are written."),
+    ] = None,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Save without comparing with eager.")] = False,
     skip_workaround: Annotated[
         list[str] | None, typer.Option("--skip-workaround", metavar="ID", help="Switch a workaround off. Repeatable.")
@@ -145,6 +151,7 @@ def export(
             "optimize": False if no_optimize else None,
             "backend": backend,
             "max_dims": max_dim,
+            "max_context": max_context,
         },
     )
     with session(as_json=as_json, verbose=verbose) as screen:
@@ -202,17 +209,29 @@ def _carry_out(order: Order, screen: Screen) -> int:
 
 def _maker(order: Order, loaded: LoadedModel, exporter: Any) -> Any:
     """The exporter's method: a model that writes becomes a decoder with its cache, unless told otherwise."""
-    from ..generation.export import NOT_YET
-
     behind_encoder = loaded.task in _BEHIND_ENCODERS and getattr(loaded.model.config, "is_encoder_decoder", False)
     if not order.cache or not (behind_encoder or loaded.task == "text-generation"):
         return exporter.export
-    if order.dynamic and exporter.export_format not in NOT_YET:
+    reason = _no_cache(exporter.export_format, loaded.model) if order.dynamic else _STATIC
+    if reason is None:
         return exporter.export_for_generation
-    reason = f"{exporter.export_format} cannot pass a cache from one step to the next yet"
-    reason = reason if order.dynamic else "a cache grows, and --static fixes every axis"
     loaded.notes.append(f"One forward pass without a cache, so a new token costs a run of the whole text: {reason}")
     return exporter.export
+
+
+def _no_cache(export_format: str, model: Any) -> str | None:
+    """Why a format cannot have a model's cache yet, or None; what no format can have is left to the export to refuse
+    where the others would.
+    """
+    from ..generation.export import INSIDE, not_yet
+
+    if export_format not in INSIDE:
+        return None
+    try:
+        reason = not_yet(export_format, model)
+    except InputError as error:
+        reason = error.message
+    return None if reason is None else f"{export_format} cannot keep this cache yet: {reason}"
 
 
 def _exporter(order: Order, asked: dict[str, Any], screen: Screen) -> tuple[Any, Any]:

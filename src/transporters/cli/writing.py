@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts continued, or rewritten by a decoder behind an encoder, in one batch; the tokenizer is checked to be theirs."""
+"""Texts continued, or rewritten by a decoder behind an encoder, in batches; the tokenizer is checked to be theirs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def continuations(
 ) -> list[dict[str, Any]]:
     """The likeliest continuation of each text, all of them in one batch.
 
-    The batch is padded on the left, and on the tokenizer's own side for an encoder.
+    The batch is padded on the left, and on the tokenizer's own side for an encoder. A program with its cache inside
+    gets one text after the other.
 
     Args:
         exported: A decoder with its cache, or an encoder and such a decoder.
@@ -49,10 +50,23 @@ def continuations(
         )
     tokenizer = load_tokenizer(directory)
     check_tokenizer(tokenizer, exported)
+    given = [_as_chat(tokenizer, text) if chat else text for text in texts]
+    # A cache inside of the program has room for one text.
+    batches = [[text] for text in given] if _context(exported) is not None else [given]
+    rows = [row for batch in batches for row in _batch(exported, tokenizer, batch, max_new_tokens, chat)]
+    return [
+        {"text": text, "ids": row, "continuation": tokenizer.decode(row, skip_special_tokens=True)}
+        for text, row in zip(texts, rows, strict=True)
+    ]
+
+
+def _batch(exported: ExportedModel, tokenizer: Any, texts: list[str], wanted: int, chat: bool) -> list[list[int]]:
+    """The new ids of each text."""
+    alone = "encoder" not in exported.parts
     encoded = tokenizer(
-        [_as_chat(tokenizer, text) if chat else text for text in texts],
+        texts,
         padding=len(texts) > 1,
-        padding_side="left" if encoder is None else tokenizer.padding_side,
+        padding_side="left" if alone else tokenizer.padding_side,
         add_special_tokens=not chat,  # the template has written them
         return_tensors="pt",
     )
@@ -61,18 +75,20 @@ def continuations(
     found = exported.generate(
         ids,
         attention_mask=encoded["attention_mask"],
-        max_new_tokens=_room(ids.shape[1], max_new_tokens, tokenizer, exported),
+        max_new_tokens=_room(ids.shape[1], wanted, tokenizer, exported),
         do_sample=False,
         num_beams=1,
         eos_token_id=sorted(ends) or None,
         pad_token_id=tokenizer.pad_token_id or 0,
     )
-    given = ids.shape[1] if encoder is None else 1  # a decoder behind an encoder begins from one id of its own
-    rows = [_until(row, ends) for row in found[:, given:].tolist()]
-    return [
-        {"text": text, "ids": row, "continuation": tokenizer.decode(row, skip_special_tokens=True)}
-        for text, row in zip(texts, rows, strict=True)
-    ]
+    given = ids.shape[1] if alone else 1  # a decoder behind an encoder begins from one id of its own
+    return [_until(row, ends) for row in found[:, given:].tolist()]
+
+
+def _context(exported: ExportedModel) -> int | None:
+    """How many tokens a cache inside of the program holds."""
+    found: int | None = (exported.cache_contract or {}).get("context")
+    return found
 
 
 def check_tokenizer(tokenizer: Any, exported: ExportedModel) -> None:
@@ -105,6 +121,7 @@ def _room(length: int, wanted: int, tokenizer: Any, exported: ExportedModel) -> 
     limits = (
         getattr(tokenizer, "model_max_length", None),
         getattr(exported.model_config.get_text_config(), "max_position_embeddings", None),
+        _context(exported),
     )
     longest = min((limit for limit in limits if limit is not None and 0 < limit < _NO_LIMIT), default=None)
     if not length:

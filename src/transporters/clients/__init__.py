@@ -17,6 +17,7 @@ _CLIENTS = {
     "transformers.js": "transporters.clients.transformers_js:TransformersJs",
     "onnxruntime-genai": "transporters.clients.onnxruntime_genai:OnnxRuntimeGenai",
     "optimum": "transporters.clients.optimum:Optimum",
+    "executorch": "transporters.clients.executorch_llm:ExecutorchLlm",
 }
 
 

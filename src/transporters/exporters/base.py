@@ -116,6 +116,9 @@ class Exporter(ABC):
         and of rows, with padding on the left by ``attention_mask`` and ``position_ids``. An encoder with a decoder
         becomes two: the decoder's, with the encoder's among its ``parts``. The caller's model is left as it is.
 
+        ExecuTorch's program has its cache inside, for one text at a time, and takes ``tokens`` and ``input_pos`` as
+        ExecuTorch's own runner of language models gives them.
+
         Args:
             model: A ``…ForCausalLM``, or an encoder with a decoder, in evaluation mode.
             inputs: A text for the sample, ``input_ids`` ``(batch, length)`` or what the encoder takes; made from the
@@ -125,7 +128,7 @@ class Exporter(ABC):
 
         Raises:
             InputError: The model keeps no cache, or one of a kind that is not known; the message names the layer.
-            UsageError: The format cannot do this yet: ExecuTorch.
+            UsageError: The format cannot do this with such a model yet: ExecuTorch with anything but full attention.
             TransportersError: As `export`.
         """
         found: ExportedModel = load_object(_GENERATION)(self, model, inputs, config, observer=observer)

@@ -150,6 +150,8 @@ class ExecutorchConfig(DynamoConfig):
             is planned for these sizes. An axis that is not named gets the model's own limit, or a general one.
         memory_planning: Switches of ExecuTorch's `MemoryPlanningPass`, such as ``{"alloc_graph_input": False}``.
         partition: Whether the delegate gets its share of the graph; without it all runs on portable kernels.
+        max_context: For `Exporter.export_for_generation`: tokens that a text may have, with those that are written.
+            The program has memory for the cache of as many. None stands for the model's own limit, up to 2048.
     """
 
     export_format: ClassVar[str] = "executorch"
@@ -158,6 +160,7 @@ class ExecutorchConfig(DynamoConfig):
     max_dims: dict[str, int] = field(default_factory=dict)
     memory_planning: dict[str, bool] = field(default_factory=dict)
     partition: bool = True
+    max_context: int | None = None
 
     def __post_init__(self) -> None:
         """Check the values' types."""
@@ -166,6 +169,8 @@ class ExecutorchConfig(DynamoConfig):
             raise ConfigError(f"backend takes a name, not {self.backend!r}")
         if not isinstance(self.partition, bool):
             raise ConfigError(f"partition takes true or false, not {self.partition!r}")
+        if self.max_context is not None and not _is_size(self.max_context):
+            raise ConfigError(f"max_context takes a number of tokens from 1 up, not {self.max_context!r}")
         if not isinstance(self.max_dims, dict) or not all(_is_size(size) for size in self.max_dims.values()):
             raise ConfigError(f"max_dims takes a dict from axis label to a size from 1 up, not {self.max_dims!r}")
         if not isinstance(self.memory_planning, dict):

@@ -63,8 +63,13 @@ def _decomposed(program: ExportedProgram, table: Any, kept: set[Any], run: Expor
     return lowered
 
 
-def to_edge(lowered: ExportedProgram, preparation: Preparation, run: ExportRun) -> EdgeProgramManager:
-    """Lower to the delegates. What one of them claims and then refuses is withheld from it, and the run says so."""
+def to_edge(
+    lowered: ExportedProgram, preparation: Preparation, run: ExportRun, methods: dict[str, Any]
+) -> EdgeProgramManager:
+    """Lower to the delegates. What one of them claims and then refuses is withheld from it, and the run says so.
+
+    ``methods`` are those that give a constant.
+    """
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
     while True:
@@ -73,7 +78,10 @@ def to_edge(lowered: ExportedProgram, preparation: Preparation, run: ExportRun) 
         try:
             with without_output(), torch.no_grad(), fx_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
                 return to_edge_transform_and_lower(
-                    _decomposed_already(lowered), partitioner=preparation.partitioners, compile_config=edge_config
+                    _decomposed_already(lowered),
+                    partitioner=preparation.partitioners,
+                    constant_methods=methods,
+                    compile_config=edge_config,
                 )
         except Exception as error:
             node = _node_at_fault(error)

@@ -144,22 +144,30 @@ class ExecutorchExporter(DynamoExporter):
                 _fix_program(lowered, finished, config, run)
             with run.stage(self.stages[4]):
                 _fix_nodes(lowered, run)
-            finished.program = _loadable(lowered, preparation, config, run)
+            constants = getattr(model, "constant_methods", None)
+            methods = constants(finished.contract) if constants is not None else {}
+            finished.program = _loadable(lowered, preparation, config, run, methods)
         finished.rungs["exported program"] = run_program(program, prepared)
         finished.rungs["decomposed program"] = run_program(lowered, prepared)
         return finished
 
 
 def _loadable(
-    lowered: ExportedProgram, preparation: Preparation, config: ExecutorchConfig, run: ExportRun
+    lowered: ExportedProgram,
+    preparation: Preparation,
+    config: ExecutorchConfig,
+    run: ExportRun,
+    methods: dict[str, Any],
 ) -> dict[str, Any]:
     """The file and what is known of it. When the runtime refuses to load it, the delegate's operations are withheld one
     at a time, the rarest first, until it does.
 
+    ``methods`` are further ones beside ``forward``, by the constants that they give.
+
     Raises:
         ExportError: When the program cannot be loaded without any single one of them either.
     """
-    edge, program = _lower(lowered, preparation, config, run)
+    edge, program = _lower(lowered, preparation, config, run, methods)
     try:
         with run.stage("Load"):
             lowering.load(program["pte"])
@@ -169,7 +177,7 @@ def _loadable(
             smaller = preparation.without(node)
             if smaller is None:
                 continue
-            _, program = _lower(lowered, smaller, config, run)
+            _, program = _lower(lowered, smaller, config, run, methods)
             if lowering.loads(program["pte"]):
                 lowering.tell_withheld(node, error.message, run)
                 return program
@@ -177,11 +185,15 @@ def _loadable(
 
 
 def _lower(
-    lowered: ExportedProgram, preparation: Preparation, config: ExecutorchConfig, run: ExportRun
+    lowered: ExportedProgram,
+    preparation: Preparation,
+    config: ExecutorchConfig,
+    run: ExportRun,
+    methods: dict[str, Any],
 ) -> tuple[Any, dict[str, Any]]:
     """To the delegates, to the memory plan, and to the file."""
     with run.stage("Lower"):
-        edge = lowering.to_edge(lowered, preparation, run)
+        edge = lowering.to_edge(lowered, preparation, run, methods)
         facts = {"backend": config.backend, **shares(edge.exported_program(lowering.METHOD))}
     with run.stage("Plan"):
         executable = lowering.to_executorch(edge, config)

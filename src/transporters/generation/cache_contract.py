@@ -89,9 +89,16 @@ class LayerCache:
 
 @dataclass(frozen=True)
 class CacheContract:
-    """What all layers keep, in the order of the layers; a layer with an encoder before it has two entries."""
+    """What all layers keep, in the order of the layers; a layer with an encoder before it has two entries.
+
+    Attributes:
+        layers: Each layer's.
+        context: For a cache that lies inside of the program, how many tokens it holds, of one text; the program then
+            neither takes nor gives the layers' tensors.
+    """
 
     layers: tuple[LayerCache, ...]
+    context: int | None = None
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -110,13 +117,14 @@ class CacheContract:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, as the manifest keeps it."""
-        return {"layers": [{"kind": layer.kind, "tensors": [_plain(s) for s in layer.slots]} for layer in self.layers]}
+        layers = [{"kind": layer.kind, "tensors": [_plain(s) for s in layer.slots]} for layer in self.layers]
+        return {"layers": layers} if self.context is None else {"layers": layers, "context": self.context}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> CacheContract:
         """Inverse of `to_dict`."""
         layers = [LayerCache(layer["kind"], tuple(map(_slot, layer["tensors"]))) for layer in data["layers"]]
-        return cls(tuple(layers))
+        return cls(tuple(layers), data.get("context"))
 
 
 def _plain(slot: Slot) -> dict[str, Any]:

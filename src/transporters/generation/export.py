@@ -14,8 +14,9 @@ from ..exporters.tracing import preserved_state
 from ..inputs.samples import sample_inputs
 from ..trees import containers, pytrees
 from .cache_contract import CROSS, TOKENS, CacheContract
-from .decoder import PLAIN, Decoder, empty_state, named_refusal, nested, positions
+from .decoder import PLAIN, Decoder, cache_contract, empty_state, named_refusal, nested, positions
 from .encoder_decoder import CrossDecoder, Encoder, cross_contract
+from .static_decoder import StaticDecoder, static_contract, unfit
 
 if TYPE_CHECKING:
     from ..artifacts.exported import ExportedModel
@@ -31,8 +32,8 @@ _ENCODED = 6
 #: Name of the part of an artifact that is the encoder's program.
 ENCODER = "encoder"
 
-#: Formats whose runtime cannot pass a cache from one step to the next yet.
-NOT_YET = frozenset({"executorch"})
+#: Formats whose runtime keeps the cache inside of the program, for one text at a time.
+INSIDE = frozenset({"executorch"})
 
 
 def export_for_generation(
@@ -44,13 +45,13 @@ def export_for_generation(
     observer: Callable[[Any], None] | None = None,
 ) -> ExportedModel:
     """The body of `Exporter.export_for_generation`, which says what it takes and raises."""
-    if exporter.export_format in NOT_YET:
-        raise UsageError(
-            f"a decoder with its cache cannot be exported to {exporter.export_format} yet",
-            advice="the formats torch and onnx can",
-        )
     if getattr(model, "training", False):
         raise InputError("the model is in training mode", advice="call model.eval() first")
+    if (reason := not_yet(exporter.export_format, model)) is not None:
+        raise UsageError(
+            f"a decoder with its cache cannot be exported to {exporter.export_format} yet: {reason}",
+            advice=f"the formats torch and onnx can; {PLAIN}",
+        )
 
     def export(part: Any, sample: dict[str, Any]) -> ExportedModel:
         exported = exporter.export(part, sample, config, observer=observer)
@@ -67,12 +68,45 @@ def export_for_generation(
         exported.parts = {ENCODER: encoded}
         file_of = auto.runner_class(exporter.export_format).part_file
         encoded.part, encoded.file, exported.file = ENCODER, file_of(ENCODER), file_of("decoder")
+    elif exporter.export_format in INSIDE:
+        context = static_settings(exporter, config).max_context
+        decoder = StaticDecoder(model, static_contract(model, context))
+        exported = export(decoder, static_sample(model, inputs))
     else:
         decoder = Decoder(model)
         exported = export(decoder, step_sample(decoder, inputs))
     exported.cache_contract = decoder.contract.to_dict()
     exported.generation_config = getattr(model, "generation_config", None)
     return exported
+
+
+def not_yet(export_format: str, model: Any) -> str | None:
+    """Why a model that writes text cannot be exported with its cache to a format yet, or None.
+
+    Args:
+        export_format: Name of the format.
+        model: In evaluation mode.
+
+    Raises:
+        InputError: The model has no cache, or one of a kind that is not known.
+    """
+    if export_format not in INSIDE:
+        return None
+    if getattr(model.config, "is_encoder_decoder", False):
+        return f"{type(model).__name__} has an encoder"
+    return unfit(model, cache_contract(model))
+
+
+def static_settings(exporter: Exporter, config: ExportConfig | Mapping[str, Any] | None) -> Any:
+    """The configuration of an export with the cache inside of the program.
+
+    Raises:
+        UsageError: It fixes the number of tokens, of which a text gives many at first and then one by one.
+    """
+    settings: Any = exporter._settings(config)
+    if not settings.dynamic:
+        raise UsageError("a decoder takes any number of new tokens, and dynamic=False fixes it", advice=PLAIN)
+    return settings
 
 
 def eager_part(model: Any, part: str | None, contract: dict[str, Any] | None) -> Any:
@@ -89,6 +123,8 @@ def eager_part(model: Any, part: str | None, contract: dict[str, Any] | None) ->
     if part == ENCODER:
         return Encoder(whole)
     found = CacheContract.from_dict(contract or {"layers": []})
+    if found.context is not None:
+        return StaticDecoder(whole, found)
     return CrossDecoder(whole, found) if found.has_cross else Decoder(whole, found)
 
 
@@ -164,16 +200,7 @@ def step_sample(decoder: Decoder, inputs: Mapping[str, Any] | None = None) -> di
     Raises:
         InputError: When ``inputs`` hold no ``input_ids``.
     """
-    model = decoder.of_model
-    given = dict(inputs) if inputs is not None else sample_inputs(model)
-    ids = given.get("input_ids")
-    if not isinstance(ids, torch.Tensor) or ids.ndim != 2 or not ids.numel():
-        raise InputError(
-            "a text to generate from is given as input_ids of shape (batch, length)",
-            advice="pass dict(tokenizer(…, return_tensors='pt')), or no inputs at all",
-        )
-    ids = ids.to(model.device)
-    ids = ids.repeat(1, (_PAST + _NEW) // ids.shape[1] + 1)[:, : _PAST + _NEW]
+    ids = _text(decoder.of_model, inputs)
     state = _state_after(decoder, ids[:, :_PAST])
     mixed = any(layer.kind in ("full", "hybrid") for layer in decoder.contract.layers)
     for slot in decoder.contract.slots:
@@ -182,6 +209,33 @@ def step_sample(decoder: Decoder, inputs: Mapping[str, Any] | None = None) -> di
             assert state[slot.name].shape[TOKENS] == slot.sizes(1, _PAST)[TOKENS]
     step = _step(decoder, ids[:, _PAST:], ids.shape[1])
     return {**step, **nested(state)}
+
+
+def static_sample(model: Any, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Inputs of a text's first step, ``tokens`` ``(1, 3)``: what is before them must have been written by the program.
+
+    Args:
+        model: Whose ids they are.
+        inputs: As `step_sample` takes them.
+
+    Raises:
+        InputError: As `step_sample`.
+    """
+    ids = _text(model, inputs)
+    return {"tokens": ids[:1, _PAST:].clone(), "input_pos": ids.new_zeros(1)}
+
+
+def _text(model: Any, inputs: Mapping[str, Any] | None) -> torch.Tensor:
+    """Ids ``(batch, 10)``."""
+    given = dict(inputs) if inputs is not None else sample_inputs(model)
+    ids = given.get("input_ids")
+    if not isinstance(ids, torch.Tensor) or ids.ndim != 2 or not ids.numel():
+        raise InputError(
+            "a text to generate from is given as input_ids of shape (batch, length)",
+            advice="pass dict(tokenizer(…, return_tensors='pt')), or no inputs at all",
+        )
+    ids = ids.to(model.device)
+    return ids.repeat(1, (_PAST + _NEW) // ids.shape[1] + 1)[:, : _PAST + _NEW]
 
 
 def _step(decoder: Decoder, ids: torch.Tensor, total: int) -> dict[str, Any]:

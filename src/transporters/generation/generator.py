@@ -9,6 +9,7 @@ from ..errors import UsageError
 from .cache_contract import CacheContract
 from .cross_loop import CrossGenerator
 from .loop import Generator
+from .static_loop import InnerGenerator
 
 if TYPE_CHECKING:
     from ..artifacts.exported import ExportedModel
@@ -25,5 +26,7 @@ def generator(exported: ExportedModel) -> Generator:
             "this program keeps no cache, so it cannot generate",
             advice="make one with `exporter.export_for_generation(model)`",
         )
-    has_cross = CacheContract.from_dict(exported.cache_contract).has_cross
-    return CrossGenerator(exported) if has_cross else Generator(exported)
+    contract = CacheContract.from_dict(exported.cache_contract)
+    if contract.context is not None:
+        return InnerGenerator(exported)
+    return CrossGenerator(exported) if contract.has_cross else Generator(exported)

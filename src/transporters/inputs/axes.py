@@ -34,6 +34,8 @@ FIXED = frozenset(
         "tiles",
         "state",
         "kinds",
+        "row",
+        "place",
     }
 )
 
@@ -46,6 +48,8 @@ PER_ROW = frozenset({"rows", "images", "patches", "videos", "video_patches", "pa
 #: Axes by number of dimensions, for argument names that mean the same in every model.
 _BY_NAME: dict[str, tuple[tuple[str, ...], ...]] = {
     "input_ids": (("batch", "sequence"),),
+    "tokens": (("row", "sequence"),),
+    "input_pos": (("place",),),
     "attention_mask": (("batch", "sequence"), ("batch", "heads", "query", "sequence")),
     "global_attention_mask": (("batch", "sequence"),),
     "token_type_ids": (("batch", "sequence"), ("batch", "sequence", "kinds")),
@@ -96,6 +100,9 @@ STEP_GROUPS = frozenset({"past_key_values", "past_conv", "past_ssm"})
 #: Arguments of a lone decoder whose coordinates are counted by its code: it knows two of them, and four.
 _POINTS = frozenset({"reference_points", "valid_ratios"})
 
+#: Arguments of a decoder that keeps its cache inside of the program, for one text (`generation.static_decoder`).
+_OF_ONE_TEXT = frozenset({"tokens", "input_pos"})
+
 Labels = dict[str, tuple[str, ...]]
 
 
@@ -125,8 +132,10 @@ def label_axes(inputs: Mapping[str, Any]) -> Labels:
 
 
 def is_settled(name: str, label: str) -> bool:
-    """Whether an axis is not even asked to be dynamic: what layers of a decoder keep differs in its fixed sizes."""
-    return label in FIXED and (name.partition(".")[0] in STEP_GROUPS or name in _POINTS)
+    """Whether an axis is not even asked to be dynamic: what layers of a decoder keep differs in its fixed sizes, and
+    who keeps one text has one row.
+    """
+    return label in FIXED and (name.partition(".")[0] in STEP_GROUPS or name in _POINTS | _OF_ONE_TEXT)
 
 
 def sizes(inputs: Mapping[str, Any], labels: Labels) -> dict[str, int]:

@@ -64,18 +64,35 @@ def generation(
 
 
 def prompts(exported: ExportedModel) -> dict[str, torch.Tensor]:
-    """What to write from: two texts out of the sample's ids, ``(2, 7)``, the first padded; two rows of other inputs."""
+    """What to write from: two texts out of the sample's ids, ``(2, 7)``, the first padded; two rows of other inputs.
+
+    A program of one text gets the second.
+    """
     short, long = _LENGTHS
     takes_them = exported.parts.get("encoder", exported)
-    if "input_ids" not in takes_them.sample_inputs:
+    name = "tokens" if is_of_one_text(exported) else "input_ids"
+    if name not in takes_them.sample_inputs:
         given = takes_them.sample_inputs.items()
         rows = {name: tensor.detach().cpu()[torch.arange(2) % tensor.shape[0]] for name, tensor in given}
         return {name: torch.cat([tensor[:1] * 0.75, tensor[1:]]) for name, tensor in rows.items()}
-    ids = takes_them.sample_inputs["input_ids"].detach().cpu().reshape(-1)
+    ids = takes_them.sample_inputs[name].detach().cpu().reshape(-1)
     ids = ids.repeat(long // len(ids) + 1)[:long]
     mask = torch.ones(2, long, dtype=torch.int64)
     mask[0, slice(short, None) if exported.parts else slice(long - short)] = 0
-    return {"input_ids": torch.stack([ids.flip(0), ids]), "attention_mask": mask}
+    first = 1 if is_of_one_text(exported) else 0
+    return {"input_ids": torch.stack([ids.flip(0), ids])[first:], "attention_mask": mask[first:]}
+
+
+def is_of_one_text(exported: ExportedModel) -> bool:
+    """Whether the cache lies inside of the program, which then has room for a single text."""
+    return "context" in (exported.cache_contract or {})
+
+
+def no_room(exported: ExportedModel) -> str:
+    """Why a cache inside of the program cannot hold what is generated here; empty where it can."""
+    context = (exported.cache_contract or {}).get("context")
+    wanted = max(_LENGTHS) + STEPS
+    return f"the program's cache holds {context} of {wanted} tokens" if context is not None and context < wanted else ""
 
 
 def _has_start(config: Any) -> bool:
@@ -86,6 +103,8 @@ def _has_start(config: Any) -> bool:
 def _texts(exported: ExportedModel, given: dict[str, torch.Tensor]) -> str:
     if "input_ids" not in given:
         return f"two rows of {', '.join(given)}"
+    if is_of_one_text(exported):
+        return f"a text of {_LENGTHS[1]} tokens"
     side = "right" if exported.parts else "left"
     return f"texts of {_LENGTHS[0]} and {_LENGTHS[1]} tokens in one batch, padded on the {side}"
 

@@ -114,7 +114,9 @@ def _generation(exported: ExportedModel, eager: Eager, noise: dict[str, float], 
     prompts = generating.prompts(exported)
     shapes = {name: tuple(tensor.shape) for name, tensor in prompts.items()}
     takes_them = next(iter(exported.parts.values()), exported)
-    if outside := _outside_contract(takes_them, shapes) or _outside_contract(exported, {"input_ids": (2, 1)}):
+    step = {"tokens": shapes["input_ids"]} if generating.is_of_one_text(exported) else {"input_ids": (2, 1)}
+    outside = _outside_contract(takes_them, shapes) or _outside_contract(exported, step)
+    if outside := outside or generating.no_room(exported):
         return Variation(generating.NAME, "not applicable", shapes, detail=outside)
     with seeded():
         found = generating.generation(exported, eager.model.of_model, prompts, noise)
