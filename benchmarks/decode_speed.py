@@ -93,7 +93,7 @@ def sides(work: Path) -> dict[str, Side]:
     """Everything that is compared. What ``work`` holds already is not made again."""
     import real_models  # type: ignore[import-not-found]
     from transporters import ExportedModel
-    from transporters.generation.loop import generator
+    from transporters.generation.generator import generator
 
     ours, checkpoint, built = work / "ours", work / "checkpoint", work / "builder"
     model = real_models.smollm2().model

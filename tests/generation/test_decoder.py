@@ -96,7 +96,6 @@ def test_a_model_without_a_cache_is_refused() -> None:
         ("xLSTMForCausalLM", "a xLSTMCache, no known kind"),
         ("DeepseekV32ForCausalLM", "layer 0 of DeepseekV32ForCausalLM keeps its state in a DynamicIndexedLayer"),
         ("RobertaForCausalLM", "gives no cache back"),
-        ("T5ForConditionalGeneration", "an encoder with a decoder"),
     ],
 )
 def test_what_keeps_its_state_elsewhere_is_refused(name: str, message: str) -> None:
