@@ -7,15 +7,28 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import torch
 
 import tiny
 from transporters import AutoExporter
 from transporters.clients.onnx_fusing import fuse_attention, fuse_norms
+from transporters.trees import pytrees
 from transporters.zoo import build
 
 
 def operators(exported: Any) -> Counter[str]:
     return Counter(node.op_type for node in exported.program.graph)
+
+
+def first_row(exported: Any) -> dict[str, Any]:
+    given = exported.sample_inputs.items()
+    return exported.complete_inputs({name: pytrees.map_named(lambda _, leaf: leaf[:1], tree) for name, tree in given})
+
+
+def in_long_buffers(step: dict[str, Any]) -> dict[str, Any]:
+    """The same step, with a cache that has room for five tokens more, in which anything may stand."""
+    room = lambda _, leaf: torch.cat([leaf, torch.full_like(leaf[:, :, :5], 1e3)], dim=2)  # noqa: E731
+    return {**step, "past_key_values": pytrees.map_named(room, step["past_key_values"])}
 
 
 @pytest.mark.model
@@ -25,7 +38,13 @@ def test_a_fused_decoder_is_right(name: str) -> None:
     model = build(name)
     exported = AutoExporter.from_format("onnx").export_for_generation(model)
     layers, outputs = model.config.num_hidden_layers, [entry["name"] for entry in exported.outputs]
-    assert fuse_attention(exported.program, exported.cache_contract)
+    before, step = operators(exported), first_row(exported)
+    expected = exported.runner.run(step)[0]
+    fused = fuse_attention(exported.program, exported.cache_contract)
+    assert operators(exported) == before
+    exported.program, exported._runner = fused, None
+    torch.testing.assert_close(exported.runner.run(step)[0], expected, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(exported.runner.run(in_long_buffers(step))[0], expected, rtol=1e-5, atol=1e-4)
     found = operators(exported)
     assert found["GroupQueryAttention"] == layers
     assert not found["Softmax"]
@@ -54,5 +73,5 @@ def test_other_attention_stays_as_it_is(name: str) -> None:
     """A window, a bias of its own, a cap on the scores."""
     exported = AutoExporter.from_format("onnx").export_for_generation(build(name))
     before = operators(exported)
-    assert not fuse_attention(exported.program, exported.cache_contract)
+    assert fuse_attention(exported.program, exported.cache_contract) is None
     assert operators(exported) == before

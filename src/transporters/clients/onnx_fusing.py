@@ -25,10 +25,10 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-_DOMAIN = "com.microsoft"
+_DOMAIN, _OPERATOR = "com.microsoft", "GroupQueryAttention"
 
-#: Operators between the scores and the mask, or between the weights and the values, that change no value.
-_SHAPES = frozenset(["Reshape", "Transpose"])
+#: Axis of keys and values that grows with the text.
+_TOKENS = 2
 
 
 @dataclass(frozen=True)
@@ -54,37 +54,38 @@ class _Attention:
     result: ir.Value
 
 
-def fuse_attention(model: ir.Model, contract: Mapping[str, Any]) -> bool:
-    """Rewrite every layer's attention, or nothing at all.
+def fuse_attention(model: ir.Model, contract: Mapping[str, Any]) -> ir.Model | None:
+    """A model in which every layer's attention is the one operator, over the same weights.
 
     Args:
-        model: A decoder's program; it is changed in place.
+        model: A decoder's program; it is left as it is.
         contract: Its cache contract.
 
     Returns:
-        Whether it was rewritten. It is not when a layer's cache has a window or is something else than keys and
-        values, or when its attention is not the plain one: a cap on the scores, or a bias of its own.
+        None when there is none: a layer's cache has a window or is something else than keys and values, its attention
+        is not the plain one (a cap on the scores, a bias of its own), or something else reads a cache.
     """
     layers = contract["layers"]
     if not layers or any(layer["kind"] != "full" for layer in layers):
-        return False
-    found = [_attention(model, layer) for layer in layers]
+        return None
+    fused = model.clone()
+    found = [_attention(fused, layer) for layer in layers]
     attentions = [attention for attention in found if attention is not None]
     if len(attentions) < len(layers):
-        return False
-    _count_by_the_mask(model, attentions)
-    first = attentions[0].query
-    nodes = _Nodes(model, first)
-    lengths = _lengths(nodes, first)
+        return None
+    _count_by_the_mask(fused, attentions)
+    nodes = _Nodes(fused, attentions[0].query)
+    lengths = _lengths(nodes)
     biases: dict[str, ir.Value] = {}
     for attention in attentions:
         name = str(attention.mask.name)
         if name not in biases:
             biases[name] = _bias(nodes, attention)
-        _replace(model, attention, lengths, biases[name])
-    model.opset_imports[_DOMAIN] = 1
-    RemoveUnusedNodesPass()(model)
-    return True
+        _replace(fused, attention, lengths, biases[name])
+    fused.opset_imports[_DOMAIN] = 1
+    RemoveUnusedNodesPass()(fused)
+    caches = [value for attention in attentions for value in attention.past]
+    return fused if all(_is_the_operators(use) for value in caches for use in value.uses()) else None
 
 
 def fuse_norms(model: ir.Model) -> int:
@@ -126,11 +127,23 @@ def _attention(model: ir.Model, layer: Mapping[str, Any]) -> _Attention | None:
         return None
     scale, mask = _number(score.inputs[1]), masked.inputs[0]
     result = _last(product.outputs[0])
-    if query is None or mask is None or scale is None or query.shape is None or len(query.shape) != 4:
+    if query is None or mask is None or scale is None or _sizes(mask)[1:2] != [1]:
         return None
-    if result.shape is None or len(result.shape) != 4 or mask.shape is None or mask.shape[1] != 1:
+    if not all(len(_sizes(value)) == 4 for value in (query, result, mask)):
         return None
     return _Attention(query, (keys[0], values[0]), (past[0], past[1]), (keys[1], values[1]), mask, scale, result)
+
+
+def _sizes(value: ir.Value) -> list[Any]:
+    """A value's sizes, numbers where they are known; none where not even their number is."""
+    return list(value.shape) if value.shape is not None else []
+
+
+def _is_the_operators(use: Any) -> bool:
+    """Whether a cache is read by the operator, or asked for sizes other than its length."""
+    if use.node.op_type == "Shape":
+        return int(use.node.attributes.get_int("end", 4)) <= _TOKENS
+    return str(use.node.op_type) == _OPERATOR
 
 
 def _only(value: ir.Value, op_type: str) -> ir.Node | None:
@@ -222,7 +235,9 @@ def _count_by_the_mask(model: ir.Model, attentions: list[_Attention]) -> None:
     asked = [
         node
         for node in model.graph
-        if node.op_type == "Shape" and node.inputs[0] in caches and node.attributes.get_int("start", 0) == 2
+        if node.op_type == "Shape"
+        and node.inputs[0] in caches
+        and (node.attributes.get_int("start", 0), node.attributes.get_int("end", 4)) == (_TOKENS, _TOKENS + 1)
     ]
     if not asked:
         return
@@ -232,7 +247,7 @@ def _count_by_the_mask(model: ir.Model, attentions: list[_Attention]) -> None:
         ir.convenience.replace_all_uses_with(node.outputs[0], seen)
 
 
-def _lengths(nodes: _Nodes, query: ir.Value) -> tuple[ir.Value, ir.Value]:
+def _lengths(nodes: _Nodes) -> tuple[ir.Value, ir.Value]:
     """``seqlens_k`` ``(batch,)`` int32, the last place of each row's text, and ``total_sequence_length`` int32."""
     total = nodes.add("Cast", _length(nodes, "attention_mask"), to=ir.DataType.INT32)
     last = nodes.add("Sub", total, nodes.constant(np.array([1], dtype=np.int32)))
@@ -251,10 +266,8 @@ def _bias(nodes: _Nodes, attention: _Attention) -> ir.Value:
 
 
 def _replace(model: ir.Model, old: _Attention, lengths: tuple[ir.Value, ir.Value], bias: ir.Value) -> None:
-    end = old.result.producer()
-    assert end is not None
     nodes = _Nodes(model, old.result)
-    heads, kv_heads, size = (int(n) for n in (old.query.shape[1], old.past[0].shape[1], old.result.shape[3]))  # type: ignore[index,arg-type]
+    heads, kv_heads, size = _sizes(old.query)[1], _sizes(old.past[0])[1], _sizes(old.result)[3]
     flat = nodes.constant(np.array([0, 0, -1], dtype=np.int64))
     rows = [
         nodes.add("Reshape", nodes.add("Transpose", value, perm=[0, 2, 1, 3]), flat) for value in (old.query, *old.new)
@@ -262,7 +275,7 @@ def _replace(model: ir.Model, old: _Attention, lengths: tuple[ir.Value, ir.Value
     attributes = {"num_heads": heads, "kv_num_heads": kv_heads, "scale": old.scale}
     empty = (None, None, None)
     result, *present = nodes.add(
-        "GroupQueryAttention", *rows, *old.past, *lengths, *empty, bias, outputs=3, domain=_DOMAIN, **attributes
+        _OPERATOR, *rows, *old.past, *lengths, *empty, bias, outputs=3, domain=_DOMAIN, **attributes
     )
     apart = nodes.constant(np.array([0, 0, heads, size], dtype=np.int64))
     back = nodes.add("Transpose", nodes.add("Reshape", result, apart), perm=[0, 2, 1, 3])

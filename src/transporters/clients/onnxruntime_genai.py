@@ -156,8 +156,8 @@ class OnnxRuntimeGenai(Client):
 
 def _fused(exported: ExportedModel) -> Any:
     """The program with fused attention and norms, if there is one and it computes the same; the weights are shared."""
-    fused = exported.program.clone()
-    if not fuse_attention(fused, exported.cache_contract or {"layers": []}):
+    fused = fuse_attention(exported.program, exported.cache_contract or {"layers": []})
+    if fused is None:
         return None
     fuse_norms(fused)
     step = {name: pytrees.map_named(lambda _, leaf: leaf[:1], tree) for name, tree in exported.sample_inputs.items()}
