@@ -25,8 +25,11 @@ GREEDY: dict[str, Any] = {"max_new_tokens": 17, "do_sample": False, "eos_token_i
 
 every = pytest.mark.parametrize(
     "name",
-    ["llama", "gpt2", "Qwen3ForCausalLM"]
-    + [pytest.param(name, marks=pytest.mark.slow) for name in ("OPTForCausalLM", "PhiForCausalLM", "OlmoForCausalLM")],
+    ["llama", "gpt2", "Qwen3ForCausalLM", "MistralForCausalLM", "BloomForCausalLM"]
+    + [
+        pytest.param(f"{name}ForCausalLM", marks=pytest.mark.slow)
+        for name in ("OPT", "Phi", "Olmo", "Gemma3", "Falcon", "DeepseekV3", "Mamba", "Jamba", "Lfm2", "FalconH1")
+    ],
 )
 
 
@@ -160,9 +163,8 @@ def test_the_model_stays_as_it_is(model: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("MistralForCausalLM", "another kind than full attention: window"),
-        ("JambaForCausalLM", "another kind than full attention: linear"),
-        ("BloomForCausalLM", "takes no position_ids"),
+        ("GPTNeoForCausalLM", "gives other scores with it"),
+        ("Kosmos2TextForCausalLM", "refuses it: RuntimeError"),
         ("T5ForConditionalGeneration", "has an encoder"),
     ],
 )

@@ -143,7 +143,7 @@ def read(contract: CacheContract, cache: Cache) -> dict[str, torch.Tensor]:
                 found[slot.name] = held.keys if slot.path[-1] == "key" else held.values
             else:
                 states = held.conv_states if slot.group == "past_conv" else held.recurrent_states
-                found[slot.name] = states[_state_index(slot.path)]
+                found[slot.name] = states[state_index(slot.path)]
     return found
 
 
@@ -167,7 +167,7 @@ def _layer(layer: LayerCache, given: Mapping[str, Any], seen: Any) -> Any:
             attention["keys" if slot.path[-1] == "key" else "values"] = tensor
             attention |= {"seen": seen, "is_sliding": slot.window is not None}
         else:
-            states[slot.group][_state_index(slot.path)] = tensor
+            states[slot.group][state_index(slot.path)] = tensor
     if not layer.slots:
         return DummyLayer()
     if layer.kind == "hybrid":
@@ -177,6 +177,6 @@ def _layer(layer: LayerCache, given: Mapping[str, Any], seen: Any) -> Any:
     return GraphAttention(**attention)
 
 
-def _state_index(path: tuple[str, ...]) -> int:
+def state_index(path: tuple[str, ...]) -> int:
     """Which of a layer's states: ``("3",)`` is the first, ``("3", "1")`` the second."""
     return int(path[1]) if len(path) > 1 else 0

@@ -8,7 +8,8 @@ The runner passes tokens and the place of the first of them, and nothing else; i
 
 Keys and values are buffers of the program with a place for every token that a text may have. A step writes its own at
 ``input_pos`` and masks all places after it, so what an earlier text left there is never seen: a text begins with
-``input_pos`` 0, and nothing needs to be emptied.
+``input_pos`` 0, and nothing needs to be emptied. A layer with a window masks what is before it. States of convolutions
+and recurrences are buffers as well; a step at ``input_pos`` 0 takes zeros in their place.
 
 ExecuTorch allots the buffers when it loads the program, as zeros, and the file holds none of them.
 """
@@ -20,12 +21,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import DummyLayer, DynamicLayer, LinearAttentionLayer
 
 from ..errors import InputError
 from ..exporters.tracing import preserved_state
-from .cache_contract import CacheContract
+from ..exporters.workarounds.model.scans import INITIAL_STATE
+from . import graph_cache
+from .cache_contract import TOKENS, CacheContract, LayerCache, Slot
 from .decoder import Decoder, cache_contract
+from .graph_cache import GraphCache, GraphState
 
 if TYPE_CHECKING:
     from ..exporters.shapes import ShapeContract
@@ -41,28 +45,41 @@ _EPSILONS = 256
 
 
 class StaticAttention(DynamicLayer):  # type: ignore[misc]  # Transformers has no types for mypy
-    """Keys and values ``(1, heads, context, head_dim)``, written at the places ``(new,)``."""
+    """Keys and values ``(1, heads, context, head_dim)``, written at the places ``(new,)``.
 
-    is_sliding = False
+    A window is one of the mask: its layer keeps all places, too.
+    """
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, places: torch.Tensor) -> None:
+    def __init__(self, places: torch.Tensor, is_sliding: bool, keys: torch.Tensor, values: torch.Tensor) -> None:
         super().__init__()
-        self.keys, self.values, self.places = keys, values, places
+        self.keys, self.values, self.places, self.is_sliding = keys, values, places, is_sliding
         self.device, self.is_initialized = keys.device, True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:
         """Write, and give every place, whether or not there is something."""
-        self.keys.index_copy_(2, self.places, key_states.to(self.keys.dtype))
-        self.values.index_copy_(2, self.places, value_states.to(self.values.dtype))
+        self.keys.index_copy_(TOKENS, self.places, key_states.to(self.keys.dtype))
+        self.values.index_copy_(TOKENS, self.places, value_states.to(self.values.dtype))
         return self.keys, self.values
 
     def get_mask_sizes(self, query_length: Any) -> Any:
         """Every place, from the text's first token on."""
-        return self.keys.shape[2], 0
+        return self.keys.shape[TOKENS], 0
 
-    def get_seq_length(self) -> int:
-        """Nothing that a graph could compute with: the places are values, and the decoder is given what follows."""
-        return 0
+    def get_seq_length(self) -> torch.Tensor:
+        """The place of the step's first token, a tensor ``()``: masks and positions are computed from it."""
+        return self.places[0]
+
+
+class StaticHybrid(GraphState, StaticAttention):
+    """A layer with attention and states side by side."""
+
+    is_compileable = False
+
+    def __init__(self, attention: dict[str, Any], conv: dict[int, torch.Tensor], recurrent: dict[int, Any]) -> None:
+        StaticAttention.__init__(self, **attention)
+        LinearAttentionLayer.__init__(self, number_of_states=max([*conv, *recurrent], default=0) + 1)
+        self._hold(conv, recurrent)
+        self.device = self.keys.device
 
 
 class StaticDecoder(Decoder):
@@ -80,8 +97,8 @@ class StaticDecoder(Decoder):
         self.__dict__["_buffers"] = dict(model._buffers)
         self.__dict__["_non_persistent_buffers_set"] = set(model._non_persistent_buffers_set)
         for slot in contract.slots:
-            sizes, dtype = slot.sizes(1, self.context), getattr(torch, slot.dtype)
-            self.register_buffer(_buffer(slot.path), torch.zeros(sizes, dtype=dtype, device=model.device))
+            sizes, dtype = replace(slot, window=None).sizes(1, self.context), getattr(torch, slot.dtype)
+            self.register_buffer(_buffer(slot), torch.zeros(sizes, dtype=dtype, device=model.device))
         self.keeps_last = "logits_to_keep" in inspect.signature(type(model).forward).parameters
 
     def forward(self, tokens: torch.Tensor, input_pos: torch.Tensor) -> dict[str, Any]:  # type: ignore[override]
@@ -96,28 +113,90 @@ class StaticDecoder(Decoder):
         """
         new = tokens.shape[1]
         torch._check(new <= self.context)  # type: ignore[no-untyped-call]
-        places = input_pos + torch.arange(new, device=tokens.device)
-        is_seen = torch.arange(self.context, device=tokens.device) <= places[:, None]
-        dtype = self.of_model.dtype
-        mask = torch.zeros(is_seen.shape, dtype=dtype, device=tokens.device)
-        mask = mask.masked_fill(~is_seen, torch.finfo(dtype).min)[None, None]
-        layers = [StaticAttention(*self._tensors(layer), places) for layer in self.contract.layers]
-        more = {"logits_to_keep": 1} if self.keeps_last else {}
-        outputs = self.of_model(
-            input_ids=tokens,
-            attention_mask=mask,
-            position_ids=places[None],
-            cache=Cache(layers=layers),
-            use_cache=True,
-            **more,
-        )
-        return {"logits": outputs.logits[:, -1:]}
+        if not torch.compiler.is_exporting() and self.forgets and new > 1 and bool(input_pos):
+            outputs = {}
+            for at, token in enumerate(torch.split(tokens, 1, dim=1)):  # eager would forget the state
+                outputs = self(token, input_pos + at)
+            return outputs
+        if not torch.compiler.is_exporting() and self._is_plain and new == 1 and not bool(input_pos):
+            # Eager leaves the mask of a text's first tokens to SDPA, which has none for a single one. Of two the first
+            # does not see the second, and what the second leaves in the cache the next step writes over.
+            return {"logits": self._run(tokens.repeat(1, 2), input_pos, 2)[:, :1]}
+        return {"logits": self._run(tokens, input_pos, 1)[:, -1:]}
 
-    def _tensors(self, layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        keys, values = (self._buffers[_buffer(slot.path)] for slot in layer.slots)
-        assert keys is not None, "registered with a tensor"
-        assert values is not None, "as above"
-        return keys, values
+    def _run(self, tokens: torch.Tensor, input_pos: torch.Tensor, kept: int) -> torch.Tensor:
+        """A step's logits ``(1, kept or new, vocabulary)``; the cache is written."""
+        new = tokens.shape[1]
+        places = input_pos + torch.arange(new, device=tokens.device)
+        cache = GraphCache(layers=[self._layer(layer, places) for layer in self.contract.layers])
+        more: dict[str, Any] = {"logits_to_keep": kept} if self.keeps_last else {}
+        if self.takes_positions:
+            more["position_ids"] = places[None]
+        token = INITIAL_STATE.set(None)
+        try:
+            outputs = self.of_model(
+                input_ids=tokens, attention_mask=self._mask(places), cache=cache, use_cache=True, **more
+            )
+        finally:
+            INITIAL_STATE.reset(token)
+        for name, tensor in graph_cache.read(self.contract, cache).items():
+            if (held := self._states.get(name)) is not None:
+                held.copy_(tensor)
+        logits: torch.Tensor = outputs.logits
+        return logits
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether no layer keeps a state."""
+        return not any(layer.kind in ("linear", "hybrid") for layer in self.contract.layers)
+
+    @property
+    def _states(self) -> dict[str, torch.Tensor]:
+        """Input name to the buffer of each state that a step replaces as a whole."""
+        slots = [slot for slot in self.contract.slots if slot.group != "past_key_values"]
+        return {slot.name: self.get_buffer(_buffer(slot)) for slot in slots}
+
+    def _mask(self, places: torch.Tensor) -> Any:
+        """What of the cache a step sees.
+
+        A mask ``(1, context)``, from which the model makes those of its layers. A layer with a state would take the
+        last columns of that mask for its own tokens, none of which is padding: where there is one, each kind of layer
+        has its mask by its name, as the model would make it.
+        """
+        columns = torch.arange(self.context, device=places.device)
+        if all(self.contract.linear):
+            return None
+        if self._is_plain:
+            return (columns <= places[-1]).long()[None]
+        window = next((slot.window for slot in self.contract.slots if slot.window is not None), self.context)
+        full = columns <= places[:, None]
+        masks = {"full_attention": full, "sliding_attention": full & (columns > places[:, None] - window)}
+        dtype = self.of_model.dtype
+        zeros = torch.zeros(full.shape, dtype=dtype, device=places.device)
+        found: dict[str, Any] = {
+            kind: zeros.masked_fill(~seen, torch.finfo(dtype).min)[None, None] for kind, seen in masks.items()
+        }
+        states = dict.fromkeys(("linear_attention", "conv"))
+        return {**found, **states, "hybrid": found | states, "hybrid_sliding": found | states}
+
+    def _layer(self, layer: LayerCache, places: torch.Tensor) -> Any:
+        """The layer's part of the cache; a text that begins has states of zeros."""
+        if not layer.slots:
+            return DummyLayer()
+        attention: dict[str, Any] = {"places": places}
+        states: dict[str, dict[int, torch.Tensor]] = {"past_conv": {}, "past_ssm": {}}
+        for slot in layer.slots:
+            held = self.get_buffer(_buffer(slot))
+            if slot.group == "past_key_values":
+                attention |= {"keys" if slot.path[-1] == "key" else "values": held}
+                attention |= {"is_sliding": slot.window is not None}
+            else:
+                states[slot.group][graph_cache.state_index(slot.path)] = torch.where(places[0] > 0, held, 0)
+        if layer.kind == "linear":
+            return GraphState(states["past_conv"], states["past_ssm"])
+        if layer.kind == "hybrid":
+            return StaticHybrid(attention, states["past_conv"], states["past_ssm"])
+        return StaticAttention(**attention)
 
     def constant_methods(self, shapes: ShapeContract) -> dict[str, Any]:
         """What the runner asks a program for, by the names that it asks with.
@@ -161,14 +240,9 @@ def static_contract(model: Any, wanted: int | None) -> CacheContract:
 def unfit(model: Any, contract: CacheContract) -> str | None:
     """Why a model's cache cannot be kept inside of a program, or None.
 
-    The last question is put to the model: a text in two steps must have the scores of the text at once.
+    The question is put to the model: a text in two steps must have the scores of the text at once.
     """
     name = type(model).__name__
-    kinds = sorted({layer.kind for layer in contract.layers} - {"full"})
-    if kinds:
-        return f"{name} has layers of another kind than full attention: {', '.join(kinds)}"
-    if "position_ids" not in inspect.signature(type(model).forward).parameters:
-        return f"{name} takes no position_ids, which say where in the text a step stands"
     decoder = StaticDecoder(model, replace(contract, context=_PROBE))
     ids = torch.arange(_PROBE - 2, device=model.device)[None] % model.config.get_text_config().vocab_size
     try:
@@ -184,5 +258,5 @@ def unfit(model: Any, contract: CacheContract) -> str | None:
     return f"{name} gives other scores with it"
 
 
-def _buffer(path: tuple[str, ...]) -> str:
-    return "_".join(("cache", *path))
+def _buffer(slot: Slot) -> str:
+    return "_".join((slot.group.replace("past_key_values", "past").replace("past", "cache"), *slot.path))
