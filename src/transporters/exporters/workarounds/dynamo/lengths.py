@@ -96,7 +96,9 @@ def _last_slices(tensor: torch.Tensor, slices: list[slice]) -> torch.Tensor:
 
 
 def _is_last(item: Any) -> bool:
-    return isinstance(item, slice) and (item.start, item.stop, item.step) == (-1, None, None)
+    if not isinstance(item, slice) or not isinstance(item.start, int):  # a size is not asked whether it is -1
+        return False
+    return (item.start, item.stop, item.step) == (-1, None, None)
 
 
 def _row_centres(x: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from . import (
     attention,
+    attention_questions,
     audio_chunks,
     blocks,
     box_bias,
@@ -41,6 +42,7 @@ from . import (
 
 __all__ = [
     "attention",
+    "attention_questions",
     "audio_chunks",
     "blocks",
     "box_bias",
