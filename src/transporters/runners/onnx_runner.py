@@ -47,8 +47,8 @@ class OnnxRunner:
     def __init__(self, program: Any, inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> None:
         self._program = program
         self._session = _session(program)
-        self._outputs = [entry["name"] for entry in outputs]
-        self._numbers = [entry["dtype"] == "int" for entry in outputs]
+        self._outputs = [entry["name"] for entry in outputs if entry["dtype"] != pytrees.ABSENT]
+        self._dtypes = [entry["dtype"] for entry in outputs]
 
     def run(self, inputs: dict[str, Any]) -> list[Any]:
         """Output leaves, in the program's order.
@@ -69,7 +69,9 @@ class OnnxRunner:
                 backend="onnx",
                 advice="compare their shapes with the artifact's shape contract (`transporters verify` prints it)",
             ) from error
-        return [int(output) if number else output for output, number in zip(outputs, self._numbers)]
+        found = iter(outputs)
+        leaves = (None if dtype == pytrees.ABSENT else next(found) for dtype in self._dtypes)
+        return [int(leaf) if dtype == "int" else leaf for leaf, dtype in zip(leaves, self._dtypes)]
 
     def steps(self) -> OnnxSteps:
         """For a program that takes back what it gave: steps whose state stays in ONNX Runtime's memory."""
