@@ -27,7 +27,6 @@ from torch.export import ExportedProgram
 from ..errors import ConfigError, ExportError
 from . import executorch_lowering as lowering
 from .base import Finished
-from .collecting import settled
 from .configs import ExecutorchConfig, ExportConfig
 from .executorch_backends.cuda import prepare_for_cuda
 from .executorch_backends.portable import prepare_for_portable
@@ -135,7 +134,6 @@ class ExecutorchExporter(DynamoExporter):
         with ExitStack() as stack:
             with run.stage(self.stages[0]):
                 preparation = _prepare_backend(model, config)
-                stack.enter_context(settled())
             with run.stage(self.stages[1]):
                 stack.enter_context(patched("executorch", run, run.skipped))
             program, prepared, contract = self.trace(preparation.model, sample_inputs, config, run)
