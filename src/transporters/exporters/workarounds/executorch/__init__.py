@@ -3,6 +3,17 @@
 
 from __future__ import annotations
 
-from . import activations, constants, convolutions, experts, layouts, passes, splitting, symbols
+from . import activations, constants, convolutions, experts, layouts, partitions, passes, retraces, splitting, symbols
 
-__all__ = ["activations", "constants", "convolutions", "experts", "layouts", "passes", "splitting", "symbols"]
+__all__ = [
+    "activations",
+    "constants",
+    "convolutions",
+    "experts",
+    "layouts",
+    "partitions",
+    "passes",
+    "retraces",
+    "splitting",
+    "symbols",
+]
