@@ -53,7 +53,7 @@ def _flat_signature(model: torch.nn.Module, names: tuple[str, ...], constants: M
     def forward(*args: Any, **kwargs: Any) -> Any:
         # Looked up by each call: a patch of the class's own forward comes into force later than this.
         original = standing or inspect.getattr_static(type(model), "forward").__get__(model)
-        return original(**{**constants, **dict(zip(names, args)), **kwargs})
+        return pytrees.in_field_order(original(**{**constants, **dict(zip(names, args)), **kwargs}))
 
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -33,8 +33,8 @@ def name_values(model: ir.Model, finished: Finished) -> None:
     """Give inputs and outputs the names of the model's arguments and output fields, and sizes the contract's labels.
 
     An inner value that has one of these names gets another one. An output that is called like an input gets another
-    name as well: a cache that goes in and comes out is ``present``, anything else has ``output.`` in front. A field that
-    the model leaves empty is no output of the graph.
+    name as well: a cache that goes in and comes out is ``present``, anything else has ``output.`` in front. What the
+    model leaves empty is no output of the graph.
     """
     graph = model.graph
     inputs = [entry["name"] for entry in finished.inputs]

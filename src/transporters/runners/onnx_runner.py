@@ -70,8 +70,7 @@ class OnnxRunner:
                 advice="compare their shapes with the artifact's shape contract (`transporters verify` prints it)",
             ) from error
         found = iter(outputs)
-        leaves = (None if dtype == pytrees.ABSENT else next(found) for dtype in self._dtypes)
-        return [int(leaf) if dtype == "int" else leaf for leaf, dtype in zip(leaves, self._dtypes)]
+        return [None if dtype == pytrees.ABSENT else _of_dtype(dtype, next(found)) for dtype in self._dtypes]
 
     def steps(self) -> OnnxSteps:
         """For a program that takes back what it gave: steps whose state stays in ONNX Runtime's memory."""
@@ -142,6 +141,10 @@ class OnnxRunner:
         model.meta["external_data"] = _check_data(model, path)
         model.meta["path"], model.meta["file"] = path, place
         return model
+
+
+def _of_dtype(dtype: str, output: torch.Tensor) -> Any:
+    return int(output) if dtype == "int" else output
 
 
 class OnnxSteps:

@@ -158,7 +158,7 @@ def _flatten_compound(value: Any, walk: Walk, name: str) -> Any:
         if isinstance(value, defaultdict):
             extra = {"default_factory": value.default_factory}
         else:
-            extra = {} if type(value) is OrderedDict or _is_model_output(value) else vars(value)
+            extra = {} if type(value) is OrderedDict or is_model_output(value) else vars(value)
         return {"mapping": type_name(type(value)), "items": items, "attributes": _attributes(extra, walk, name)}
     if _is_config(value):
         return {"config": type_name(type(value)), "values": json.loads(value.to_json_string(use_diff=False))}
@@ -254,5 +254,6 @@ def _is_model_output_type(cls: type) -> bool:
     return issubclass(cls, ModelOutput)
 
 
-def _is_model_output(value: Any) -> bool:
+def is_model_output(value: Any) -> bool:
+    """Whether a value is an output of a model as Transformers makes it: a mapping whose fields its class declares."""
     return _is_model_output_type(type(value))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
@@ -99,6 +100,22 @@ def structure(tree: Any) -> TreeSpec:
 def rebuild(leaves: Iterable[Any], spec: TreeSpec) -> Any:
     """A tree of the given structure over new leaves."""
     return pytree.tree_unflatten(leaves, spec)
+
+
+def in_field_order(tree: Any) -> Any:
+    """Outputs whose fields stand as their class declares them, where the model filled one in later.
+
+    `ModelOutput` is taken apart in the order of filling and put together in that of declaring, so that each trace of a
+    program would order its outputs anew.
+    """
+    if type(tree) in (list, tuple):
+        return type(tree)(map(in_field_order, tree))
+    if not containers.is_model_output(tree):
+        return tree
+    fields = {field.name: in_field_order(tree[field.name]) for field in dataclasses.fields(tree) if field.name in tree}
+    if list(fields) == list(tree) and all(fields[name] is tree[name] for name in fields):
+        return tree
+    return type(tree)(**fields) if len(fields) == len(tree) else tree
 
 
 def leaves(tree: Any) -> list[Any]:

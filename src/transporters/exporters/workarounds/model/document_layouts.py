@@ -43,7 +43,7 @@ class _PatchesBesideWords(torch.nn.Module):
 )
 def _patch_words_on_patches(original: Callable[..., Any]) -> Callable[..., Any]:
     """Move the patches without words to the front of each row by a stable sort, and zeros behind them."""
-    visual_boxes = sys.modules[original.__module__].get_visual_bbox  # type: ignore[attr-defined]
+    visual_boxes = sys.modules[original.__module__].get_visual_bbox
 
     def combine(
         image_embeddings: torch.Tensor,

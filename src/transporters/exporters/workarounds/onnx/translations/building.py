@@ -50,7 +50,7 @@ def operand(value: Any, like: Any) -> Any:
 
 def length(value: Any, axis: int) -> Any:
     """Size of one axis, as a list of one integer."""
-    return op.Shape(value, start=axis, end=axis + 1)
+    return op.Shape(value, start=axis) if axis == -1 else op.Shape(value, start=axis, end=axis + 1)
 
 
 def one(value: Any) -> Any:

@@ -147,7 +147,7 @@ def _multiply(x: Any, y: Any) -> tuple[Any, ...]:
     why="the default has no product of a whole tensor, and ONNX Runtime multiplies integers as floats",
     issue="unreported",
     needed="onnxscript>=0.7",
-    repro=Repro(lambda x: (x.prod(), x.prod(1)), lambda: (torch.randint(0, 9, (2, 3)) * 2 + 94906267,)),
+    repro=Repro(lambda x: (x.prod(), x.prod(1), x.prod(-1)), lambda: (torch.randint(0, 9, (2, 3)) * 2 + 94906267,)),
 )
 def _aten_prod(x: Any, dim: int | None = None, keepdim: bool = False, dtype: int = -1) -> Any:
     """Product over one axis or all."""
@@ -173,7 +173,7 @@ def _aten_prod(x: Any, dim: int | None = None, keepdim: bool = False, dtype: int
     why="there is no translation of a running product",
     issue="unreported",
     needed="onnxscript>=0.7",
-    repro=Repro(lambda x: x.cumprod(1), lambda: (torch.randn(3, 6),), dynamic=True),
+    repro=Repro(lambda x: (x.cumprod(1), x.cumprod(-1)), lambda: (torch.randn(3, 6),), dynamic=True),
 )
 def _aten_cumprod(x: Any, dim: int, dtype: int = -1) -> Any:
     """Running product."""
