@@ -80,8 +80,14 @@ def _fix_nodes(lowered: ExportedProgram, run: ExportRun) -> None:
 
 
 def _translate(lowered: ExportedProgram, translations: Mapping[Any, Any], config: OnnxConfig) -> onnx_ir.Model:
-    """Translate operation by operation. The program is decomposed already, so torch's own second go gives it back."""
+    """Translate operation by operation. The program is decomposed already, so torch's own second go gives it back.
+
+    Outputs that are plain numbers, the same for all inputs, cannot be outputs of an ONNX graph; the runner adds them.
+    """
     lowered.run_decompositions = lambda *_, **__: lowered
+    output = lowered.graph.output_node()
+    outputs = output.args
+    output.args = (tuple(made if isinstance(made, torch.fx.Node) else None for made in outputs[0]),)
     try:
         with without_output(), torch.no_grad():  # with gradients attention would lie in memory in another way
             translated = torch.onnx.export(
@@ -94,6 +100,8 @@ def _translate(lowered: ExportedProgram, translations: Mapping[Any, Any], config
             )
     except OnnxExporterError as error:
         raise _explained(error, lowered) from error
+    finally:
+        output.args = outputs
     assert translated is not None, "torch.onnx.export with dynamo=True gives the model back"
     return translated.model
 

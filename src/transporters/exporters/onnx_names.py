@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from .. import versions
-from ..trees import pytrees
 
 if TYPE_CHECKING:
     from .base import Finished
@@ -33,15 +32,15 @@ def name_values(model: ir.Model, finished: Finished) -> None:
     """Give inputs and outputs the names of the model's arguments and output fields, and sizes the contract's labels.
 
     An inner value that has one of these names gets another one. An output that is called like an input gets another
-    name as well: a cache that goes in and comes out is ``present``, anything else has ``output.`` in front. What the
-    model leaves empty is no output of the graph.
+    name as well: a cache that goes in and comes out is ``present``, anything else has ``output.`` in front. What is the
+    same for all inputs is no output of the graph.
     """
     graph = model.graph
     inputs = [entry["name"] for entry in finished.inputs]
     for entry in finished.outputs:
         entry["name"] = _apart(entry["name"], inputs)
     ends = [*graph.inputs, *graph.outputs]
-    names = [*inputs, *(entry["name"] for entry in finished.outputs if entry["dtype"] != pytrees.ABSENT)]
+    names = [*inputs, *(entry["name"] for entry in finished.outputs if "value" not in entry)]
     for value in _values(graph):
         if value.name in names and not any(value is end for end in ends):
             value.name = f"{value.name}_inner"

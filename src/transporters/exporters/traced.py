@@ -71,7 +71,10 @@ def run_program(program: ExportedProgram, prepared: Prepared) -> Callable[[Mappi
 def describe(
     program: ExportedProgram, prepared: Prepared, contract: ShapeContract
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Name, dtype and symbolic shape of every input and output, symbols under their readable labels."""
+    """Name, dtype and symbolic shape of every input and output, symbols under their readable labels.
+
+    An output that is the same for all inputs, such as a field that the model leaves empty, has its ``value`` as well.
+    """
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     readable = _readable_symbols(program, prepared, contract)
     names = [name for name, _ in pytrees.named_leaves(prepared.inputs)]
@@ -83,8 +86,9 @@ def describe(
     produced = {node.name: node for node in output_node.args[0] if isinstance(node, torch.fx.Node)}
     outputs = []
     for name, given in zip(output_names(program.call_spec.out_spec), program.graph_signature.user_outputs):
-        value = values.get(str(given)) if str(given) in produced else given
-        outputs.append(_entry(name, value, readable))
+        is_made = str(given) in produced
+        entry = _entry(name, values.get(str(given)) if is_made else given, readable)
+        outputs.append(entry if is_made else {**entry, "value": given})
     return inputs, outputs
 
 

@@ -47,8 +47,8 @@ class OnnxRunner:
     def __init__(self, program: Any, inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> None:
         self._program = program
         self._session = _session(program)
-        self._outputs = [entry["name"] for entry in outputs if entry["dtype"] != pytrees.ABSENT]
-        self._dtypes = [entry["dtype"] for entry in outputs]
+        self._outputs = [entry["name"] for entry in outputs if "value" not in entry]
+        self._entries = outputs
 
     def run(self, inputs: dict[str, Any]) -> list[Any]:
         """Output leaves, in the program's order.
@@ -70,7 +70,7 @@ class OnnxRunner:
                 advice="compare their shapes with the artifact's shape contract (`transporters verify` prints it)",
             ) from error
         found = iter(outputs)
-        return [None if dtype == pytrees.ABSENT else _of_dtype(dtype, next(found)) for dtype in self._dtypes]
+        return [entry["value"] if "value" in entry else _of_dtype(entry, next(found)) for entry in self._entries]
 
     def steps(self) -> OnnxSteps:
         """For a program that takes back what it gave: steps whose state stays in ONNX Runtime's memory."""
@@ -143,8 +143,8 @@ class OnnxRunner:
         return model
 
 
-def _of_dtype(dtype: str, output: torch.Tensor) -> Any:
-    return int(output) if dtype == "int" else output
+def _of_dtype(entry: dict[str, Any], output: torch.Tensor) -> Any:
+    return int(output) if entry["dtype"] == "int" else output
 
 
 class OnnxSteps:

@@ -18,10 +18,6 @@ from . import containers
 _OURS: set[type] = set()
 
 
-#: What a description of outputs has for the dtype of one that is None: a field that the model leaves empty.
-ABSENT = type(None).__name__
-
-
 def register(cls: type) -> None:
     """Make instances of ``cls`` containers for `torch.export`, in place of whatever registration stood there.
 
