@@ -15,13 +15,14 @@ import torch
 from ...errors import ArtifactError
 from .base import Preparer
 from .image_sizes import ImageSizes
+from .listed_images import ListedImages
 from .padded_images import PaddedImages
 from .tiles import Tiles
 from .vision_grid import VisionGrid
 
 __all__ = ["PREPARERS", "Preparer", "describe", "from_description", "preparers_for"]
 
-PREPARERS: tuple[type[Preparer], ...] = (VisionGrid, PaddedImages, ImageSizes, Tiles)
+PREPARERS: tuple[type[Preparer], ...] = (VisionGrid, PaddedImages, ImageSizes, Tiles, ListedImages)
 
 
 def preparers_for(model: torch.nn.Module, inputs: Mapping[str, Any]) -> tuple[Preparer, ...]:
