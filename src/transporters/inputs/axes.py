@@ -73,6 +73,7 @@ _BY_NAME: dict[str, tuple[tuple[str, ...], ...]] = {
     "cross_attention_mask": (("batch", "sequence", "images_per_row", "tiles"),),
     "image_attention_mask": (("batch", "sequence", "images_per_row"),),
     "pixel_mask": (("batch", "height", "width"),),
+    "pixel_attention_mask": (("batch", "images_per_row", "height", "width"), ("batch", "height", "width")),
     "image_grid_thw": (("images", "thw"),),
     "image_position_ids": (("patches", "coordinates"),),
     "image_cu_seqlens": (("image_bounds",),),
