@@ -148,7 +148,8 @@ class PictureGenerator(Generator):
         found = position_ids if position_ids is not None else positions(mask, new)
         if not self._axes:
             return found
-        return found[-3:] if found.ndim == 3 else found[None].expand(3, -1, -1)
+        found = found if found.ndim == 3 else found[None]
+        return found[-3:].expand(3, -1, -1)
 
     @staticmethod
     def _types(types: torch.Tensor | None, mask: torch.Tensor, new: int) -> torch.Tensor:
