@@ -69,6 +69,8 @@ class ProgramCache(Cache):  # type: ignore[misc]  # Transformers has no types fo
         self.layers: list[Any] = []
         self.buffers: dict[str, Any] = {}
         self.seen = 0
+        self.prompt_from: int | None = None  # for pictures: tokens seen where a prompt begins that comes in pieces
+        self.rope_deltas: Any = None  # and how far positions are behind the number of tokens
 
     def __len__(self) -> int:
         return len(self.contract.layers)

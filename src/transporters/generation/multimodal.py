@@ -20,7 +20,7 @@ Which it is, is found by running the model: what its text model gets with a pict
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,7 +30,7 @@ from ..errors import InputError
 from ..exporters.tracing import preserved_state
 from ..exporters.workarounds.model.scans import INITIAL_STATE
 from . import graph_cache
-from .cache_contract import CacheContract, Pictures
+from .cache_contract import CacheContract
 from .decoder import PLAIN, named_refusal, nested
 from .encoder_decoder import without
 
@@ -231,7 +231,8 @@ class EmbedsDecoder(_Part):
 
         def add(_: Any, args: Any, given: dict[str, Any]) -> Any:
             rows = torch.arange(embeds.shape[0], device=embeds.device)
-            return args, {**given, inner: list(of_pictures[inner].values()), self.pictures.places: rows}
+            more: dict[str, Any] = {inner: list(of_pictures[inner].values()), str(self.pictures.places): rows}
+            return args, {**given, **more}
 
         handle = self.of_model.get_decoder().register_forward_pre_hook(add, with_kwargs=True)
         try:
@@ -246,7 +247,7 @@ def _inside(part: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def called(
-    model: torch.nn.Module, run: Callable[[], Any], through: set[int] = frozenset(), ran: set[int] | None = None
+    model: torch.nn.Module, run: Callable[[], Any], through: Set[int] = frozenset(), ran: set[int] | None = None
 ) -> torch.nn.Module:
     """The tree of those modules that a run calls, each with all that is in it.
 
@@ -264,7 +265,7 @@ def called(
     finally:
         for handle in handles:
             handle.remove()
-    return _alone(model, found - set(through))
+    return _alone(model, found - through)
 
 
 def _alone(module: torch.nn.Module, wanted: set[int]) -> torch.nn.Module:

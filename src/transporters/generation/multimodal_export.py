@@ -13,7 +13,7 @@ from ..exporters.tracing import preserved_state
 from ..inputs.samples import sample_inputs
 from ..trees import pytrees
 from .cache_contract import TOKENS
-from .decoder import PLAIN, empty_state, named_refusal, nested, positions
+from .decoder import empty_state, named_refusal, nested, positions
 from .multimodal import EMBEDDER, VISION, EmbedsDecoder, EmbedTokens, VisionEncoder
 from .multimodal_contract import picture_contract
 
@@ -62,7 +62,7 @@ def _sample(model: Any, inputs: Mapping[str, Any] | None) -> dict[str, Any]:
             f"{type(model).__name__} reads pictures, and the sample has no text with a picture in it",
             advice="pass dict(processor(text=…, images=…, return_tensors='pt')), or no inputs at all",
         )
-    found = {name: value.to(model.device) if isinstance(value, torch.Tensor) else value for name, value in found.items()}
+    found = {n: value.to(model.device) if isinstance(value, torch.Tensor) else value for n, value in found.items()}
     found.setdefault("attention_mask", torch.ones_like(found["input_ids"]))
     return found
 

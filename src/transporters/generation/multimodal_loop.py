@@ -18,7 +18,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ..errors import InputError, UsageError
 from ..trees import containers
-from .decoder import nested, positions
+from .decoder import positions
 from .loop import Generator, ProgramCache
 from .multimodal import EMBEDDER, INNER, VISION
 from .multimodal_contract import among
@@ -51,7 +51,7 @@ class PictureGenerator(Generator):
 
         # `generate` reads off it what may be given.
         forward.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])  # type: ignore[attr-defined]
-        self.forward = forward  # type: ignore[method-assign]
+        self.forward = forward  # type: ignore[assignment, method-assign]
 
     def prepare_inputs_for_generation(self, *args: Any, is_first_iteration: bool | None = False, **kwargs: Any) -> Any:
         """As the model's class does; what pictures gave is for the prompt only."""
@@ -63,7 +63,7 @@ class PictureGenerator(Generator):
         cache = model_kwargs.get("cache")
         base = self.host.base_model
         if hasattr(base, "rope_deltas"):  # how far positions are behind the number of tokens, by the pictures so far
-            base.rope_deltas = getattr(cache, "rope_deltas", None)
+            base.rope_deltas = cache.rope_deltas if cache is not None else None
         return self.host._prepare_position_ids_for_generation(inputs_tensor, model_kwargs)
 
     def _expand_inputs_for_generation(self, *args: Any, **kwargs: Any) -> Any:
@@ -120,18 +120,11 @@ class PictureGenerator(Generator):
         """
         cache = cache if cache is not None else self.new_cache()
         mask = self._whole_mask(input_ids, attention_mask, cache)
-        batch, new = input_ids.shape
+        new = input_ids.shape[1]
         embeds = self._embedder(input_ids=input_ids)["inputs_embeds"]
-        prompt = {name.removeprefix(_OF_PICTURES): value for name, value in more.items() if name.startswith(_OF_PICTURES)}
+        prompt = self._of_step(more, cache, new)
         if prompt:
-            first = getattr(cache, "prompt_from", None)
-            first = cache.seen if first is None else first
-            cache.prompt_from = first
-            here = slice(cache.seen - first, cache.seen - first + new)
-            prompt = {name: value[:, here] for name, value in prompt.items()}
             embeds = torch.where(prompt["places"][..., None], prompt["embeds"], embeds)
-        else:
-            cache.prompt_from = None
         given = {"inputs_embeds": embeds, "attention_mask": mask}
         if "position_ids" in self._inputs:
             given["position_ids"] = self._positions(position_ids, mask, new)
@@ -143,6 +136,18 @@ class PictureGenerator(Generator):
         cache.rope_deltas = getattr(self.host.base_model, "rope_deltas", None)
         ordered = {name: given[name].contiguous() for name in self._inputs if name in given}
         return CausalLMOutputWithPast(logits=cache.advance(ordered), cache=cache)
+
+    @staticmethod
+    def _of_step(more: dict[str, Any], cache: ProgramCache, new: int) -> dict[str, torch.Tensor]:
+        """What pictures give to the new tokens of a step, which may be a piece of the prompt; empty after it."""
+        given = {n.removeprefix(_OF_PICTURES): value for n, value in more.items() if n.startswith(_OF_PICTURES)}
+        if not given:
+            cache.prompt_from = None
+            return {}
+        if cache.prompt_from is None:
+            cache.prompt_from = cache.seen
+        first = cache.seen - cache.prompt_from
+        return {name: value[:, first : first + new] for name, value in given.items()}
 
     def _positions(self, position_ids: torch.Tensor | None, mask: torch.Tensor, new: int) -> torch.Tensor:
         found = position_ids if position_ids is not None else positions(mask, new)

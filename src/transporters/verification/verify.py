@@ -115,7 +115,8 @@ def _generation(exported: ExportedModel, eager: Eager, noise: dict[str, float], 
     shapes = {name: tuple(tensor.shape) for name, tensor in prompts.items()}
     of_texts = {"tokens": shapes["input_ids"]} if generating.is_of_one_text(exported) else {"input_ids": (2, 1)}
     step = {"inputs_embeds": (2, 1)} if generating.reads_pictures(exported) else of_texts
-    outside = next(filter(None, (_outside_contract(part, shapes) for part in exported.parts.values() or [exported])), "")
+    takes_them = exported.parts.values() or [exported]
+    outside = next(filter(None, (_outside_contract(part, shapes) for part in takes_them)), "")
     outside = outside or _outside_contract(exported, step)
     if outside := outside or generating.no_room(exported):
         return Variation(generating.NAME, "not applicable", shapes, detail=outside)

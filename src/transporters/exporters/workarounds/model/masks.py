@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -45,14 +44,14 @@ def _mask_of_blocks(text: torch.Tensor) -> torch.Tensor:
     kinds = torch.where(text > 0.5, 1, -1)
     allowed = or_masks(causal_mask_function, blockwise_overlay(kinds))
     allowed = and_masks(allowed, lambda row, head, query, key: query < key + 3)
-    mask: torch.Tensor = sdpa_mask(batch, length, length, mask_function=allowed, use_vmap=True)
+    rules = {"mask_function": allowed, "allow_is_causal_skip": False, "use_vmap": True}
+    mask: torch.Tensor = sdpa_mask(batch, length, length, **rules)
     return mask
 
 
 @register_patch(
     "model",
     "transformers.masking_utils._vmap_expansion_sdpa",
-    "transformers.masking_utils.TransformGetItemToIndex",
     why="a mask of more than one rule is built by vmap, with an operator for its indices that no program can be saved "
     "with",
     issue="unreported",
@@ -60,15 +59,15 @@ def _mask_of_blocks(text: torch.Tensor) -> torch.Tensor:
     repro=Repro(_mask_of_blocks, lambda: (torch.rand(3, 9),), dynamic=True),
 )
 def _patch_mask_by_vmap(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Give the rules all indices at once, as other masks are built; no index needs that operator then."""
-    if isinstance(original, type):
-        return contextlib.nullcontext
+    """Give the rules all indices at once, as other masks are built, without that operator, which is in force here."""
+    from torch.overrides import _pop_mode_temporarily
+    from transformers.masking_utils import _non_vmap_expansion_sdpa
 
     def expanded(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def mask(*indices: torch.Tensor) -> torch.Tensor:
-            from transformers.masking_utils import _non_vmap_expansion_sdpa
-
-            return rule(*_non_vmap_expansion_sdpa(*indices)).expand(*(index.shape[0] for index in indices))
+            with _pop_mode_temporarily():
+                found = rule(*_non_vmap_expansion_sdpa(*indices))
+                return found.expand(*(index.shape[0] for index in indices))
 
         return mask
 
