@@ -60,8 +60,8 @@ async function decode() {
 
 async function look() {
   const model = await AutoModelForImageTextToText.from_pretrained(name);
-  const pictures = { pixel_values: new Tensor("float32", Float32Array.from(order.pixels), order.shape) };
-  return await generate(model, order.pixels.length ? pictures : {});
+  if (!order.pixels.length) return await generate(model);
+  return await generate(model, { pixel_values: new Tensor("float32", Float32Array.from(order.pixels), order.shape) });
 }
 
 async function rewrite() {
