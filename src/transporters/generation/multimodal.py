@@ -79,10 +79,14 @@ class _Part(torch.nn.Module):
     def __init__(self, model: Any, part: torch.nn.Module) -> None:
         super().__init__()
         self.training = model.training
-        for table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
-            self.__dict__[table] = getattr(part, table)
+        self.hold(part)
         self.__dict__["of_model"] = model  # beside the modules, which are the model's already
         self.config = model.config
+
+    def hold(self, part: torch.nn.Module) -> None:
+        """Have the modules and tensors of another module, and no others."""
+        for table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+            self.__dict__[table] = getattr(part, table)
 
 
 class VisionEncoder(_Part):
@@ -96,8 +100,7 @@ class VisionEncoder(_Part):
     def __init__(self, model: Any, sample: Mapping[str, Any] | None = None) -> None:
         super().__init__(model, model)
         if sample is not None:
-            kept = called(model, lambda: self(**self.inputs(sample)))
-            super().__init__(model, kept)
+            self.hold(called(model, lambda: self(**self.inputs(sample))))
 
     def forward(self, **inputs: Any) -> dict[str, Any]:
         """``image_features`` ``(features, hidden)`` of all pictures, and ``deepstack_features`` by layer alike."""
@@ -169,9 +172,7 @@ class EmbedsDecoder(_Part):
         through = {id(part) for part in self.of_model.modules() if any(inner is text for inner in _inside(part))}
         ran: set[int] = set()
         kept = called(self.of_model, lambda: self(**sample), through, ran)
-        kept = kept if id(table) in ran else without(kept, table)
-        for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
-            self.__dict__[name] = getattr(kept, name)
+        self.hold(kept if id(table) in ran else without(kept, table))
 
     def forward(
         self,
