@@ -44,8 +44,10 @@ def tokenizer(*, causal: bool = False) -> tf.PreTrainedTokenizerFast:
 
 
 def write(folder: Path, kind: str) -> Path:
-    """A model folder of one of the kinds "features", "labels", "tags", "mask", "causal" and "seq2seq"."""
+    """A model folder of one of the kinds "features", "labels", "tags", "mask", "causal", "seq2seq" and "pictures"."""
     torch.manual_seed(0)
+    if kind == "pictures":
+        return _reader_of_pictures(folder)
     bert = tf.BertConfig(**_BODY, num_labels=3, id2label={0: "calm", 1: "glad", 2: "sad"})
     if kind == "causal":
         model = tf.LlamaForCausalLM(tf.LlamaConfig(**_BODY, num_key_value_heads=2, eos_token_id=3))
@@ -65,6 +67,27 @@ def write(folder: Path, kind: str) -> Path:
     return folder
 
 
+def processor() -> tf.LlavaProcessor:
+    """Pictures of 32 by 32 pixels, and a text with 16 tokens for each."""
+    words = tokenizer(causal=True)
+    words.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    pictures = tf.CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+    more = {"vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+    return tf.LlavaProcessor(pictures, words, patch_size=8, **more)
+
+
+def _reader_of_pictures(folder: Path) -> Path:
+    text = {"model_type": "llama", **_BODY, "num_key_value_heads": 2}
+    layers = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    vision = {"model_type": "clip_vision_model", **layers, "image_size": 32, "patch_size": 8, "initializer_range": 0.2}
+    token = processor().tokenizer.convert_tokens_to_ids("<image>")
+    more = {"image_token_id": token, "eos_token_id": 3, "initializer_range": 0.2}
+    config = tf.LlavaConfig(vision_config=vision, text_config={**text, "eos_token_id": 3}, **more)
+    tf.LlavaForConditionalGeneration(config).save_pretrained(folder)
+    processor().save_pretrained(folder)
+    return folder
+
+
 def load(folder: Path, kind: str) -> tf.PreTrainedModel:
     """The model of a folder as eager PyTorch has it."""
     autos = {
@@ -74,6 +97,7 @@ def load(folder: Path, kind: str) -> tf.PreTrainedModel:
         "mask": tf.AutoModelForMaskedLM,
         "causal": tf.AutoModelForCausalLM,
         "seq2seq": tf.AutoModelForSeq2SeqLM,
+        "pictures": tf.AutoModelForImageTextToText,
     }
     model: tf.PreTrainedModel = autos[kind].from_pretrained(folder).eval()
     return model

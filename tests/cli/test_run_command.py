@@ -7,6 +7,7 @@ import shutil
 import pytest
 import small_models
 import torch
+from PIL import Image
 
 pytestmark = pytest.mark.model
 
@@ -101,6 +102,50 @@ def test_an_encoder_and_its_decoder_write_a_batch(command, pairs):
     checked = command("verify", pair.artifact, "--json").document
     assert checked["status"] == "verified"
     assert {"encoder: sample", "greedy generation"} <= {entry["name"] for entry in checked["report"]["variations"]}
+
+
+def test_a_text_with_pictures(command, pairs, tmp_path):
+    """Three programs in the folder, without being asked for; the processor beside them makes the inputs."""
+    pair = pairs("pictures")
+    manifest = json.loads((pair.artifact / "export.json").read_text(encoding="utf-8"))
+    assert manifest["task"] == "image-text-to-text"
+    assert list(manifest["parts"]) == ["vision_encoder", "embed_tokens"]
+    processor, eager, text = small_models.processor(), pair.eager(), "the train leaves"
+    found = []
+    for color in ("red", "blue"):
+        file = tmp_path / f"{color}.png"
+        Image.effect_noise((40, 48), 90).convert("RGB").point(lambda value, c=color: value // (2 + (c == "red"))).save(
+            file
+        )
+        with Image.open(file) as picture:
+            encoded = processor(text=[f"<image> {text}"], images=[picture.convert("RGB")], return_tensors="pt")
+        with torch.no_grad():
+            ids = eager.generate(**encoded, max_new_tokens=8, do_sample=False)[0, encoded["input_ids"].shape[1] :]
+        outcome = command("run", pair.artifact, *texts(text), "--image", file, "--max-new-tokens", 8, "--json")
+        assert outcome.code == 0, outcome.err
+        assert outcome.document["results"][0]["ids"] == ids.tolist()
+        found.append(ids.tolist())
+    assert found[0] != found[1]
+    plain = command("run", pair.artifact, *texts(*SENTENCES), "--max-new-tokens", 4, "--json")
+    assert plain.code == 0, plain.err
+    for sentence, row in zip(SENTENCES, plain.document["results"], strict=True):
+        encoded = processor.tokenizer(sentence, return_tensors="pt")
+        with torch.no_grad():
+            ids = eager.generate(**encoded, max_new_tokens=4, do_sample=False)[0, encoded["input_ids"].shape[1] :]
+        assert row["ids"] == ids.tolist()
+    checked = command("verify", pair.artifact, "--json").document
+    assert checked["status"] == "verified"
+    assert {"vision_encoder: sample", "greedy generation"} <= {v["name"] for v in checked["report"]["variations"]}
+
+
+def test_pictures_where_they_do_not_belong(command, pairs, tmp_path):
+    file = tmp_path / "note.png"
+    file.write_text("no picture")
+    refused = command("run", pairs("pictures").artifact, *texts("it rains"), "--image", file)
+    assert refused.code == 2
+    assert "is no picture" in refused.err
+    assert "for one text" in command("run", pairs("pictures").artifact, *texts("a", "b"), "--image", file).err
+    assert "reads no pictures" in command("run", pairs("causal").artifact, *texts("it rains"), "--image", file).err
 
 
 def test_an_encoder_decoder_without_its_cache_writes_too(command, pairs):

@@ -75,7 +75,7 @@ def test_other_decoders(name: str, optimum: Any, tmp_path: Path) -> None:
         ("LlamaForCausalLM", torch.bfloat16, "cannot read bfloat16"),
         ("BloomForCausalLM", torch.float32, "gives the cache of a bloom another shape"),
         ("MambaForCausalLM", torch.float32, "no other state"),
-        ("T5ForConditionalGeneration", torch.float32, "other graphs of an encoder with a decoder"),
+        ("T5ForConditionalGeneration", torch.float32, "other graphs of a model with encoder"),
     ],
 )
 def test_what_the_client_cannot_run_is_refused(name: str, dtype: torch.dtype, words: str) -> None:

@@ -16,6 +16,7 @@ import tiny
 from transporters import AutoExporter, ExportedModel, clients
 from transporters.cli.main import dispatch
 from transporters.errors import UsageError
+from transporters.inputs.samples import sample_inputs
 from transporters.zoo import build
 
 SENTENCES = ["A train leaves the station.", "The weather is fine and nobody is on the platform.", "Hi"]
@@ -124,6 +125,35 @@ def test_an_encoder_with_a_decoder(name: str, transformers_js: Any, tmp_path: Pa
     assert ExportedModel.load(folder).generate(ids, attention_mask=mask, max_new_tokens=9).tolist() == found
 
 
+@pytest.mark.model
+def test_a_model_that_reads_pictures(transformers_js: Any, tmp_path: Path) -> None:
+    """Three graphs; a picture in one text and two in the other, and texts without any, of which one is padded.
+
+    With pictures there is no padding: behind the prompt the client takes all tokens before it for real ones then.
+    """
+    model = build("LlavaForConditionalGeneration")
+    exported = AutoExporter.from_format("onnx").export_for_generation(model)
+    (client,) = clients.find(["transformers.js"], "onnx")
+    client.adapt(exported, None)
+    folder = exported.save(tmp_path / "llava", assets=[client])
+    graphs = ["decoder_model_merged.onnx", "embed_tokens.onnx", "vision_encoder.onnx"]
+    assert sorted(path.name for path in (folder / "onnx").glob("*.onnx")) == graphs
+    settings: dict[str, Any] = {"max_new_tokens": 9, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    sample = sample_inputs(model, batch=3)
+    picture, words = sample["input_ids"][0, 1:17], torch.randint(5, 120, (2, 40))
+    texts = torch.stack([torch.cat([words[0, :22], picture]), torch.cat([picture, words[1, :6], picture])])
+    for pixels, ids in ((sample["pixel_values"], texts), (None, words)):
+        mask = torch.ones_like(ids)
+        mask[0, : 0 if pixels is not None else 3] = 0
+        given = {} if pixels is None else {"pixel_values": pixels}
+        expected = model.generate(ids, attention_mask=mask, **given, **settings)[:, ids.shape[1] :].tolist()
+        flat, shape = ([], []) if pixels is None else (pixels.flatten().tolist(), list(pixels.shape))
+        order = {"ids": ids.tolist(), "mask": mask.tolist(), "pixels": flat, "shape": shape, "steps": 9}
+        assert transformers_js(folder, "look", **order)["ids"] == expected
+        again = ExportedModel.load(folder).generate(ids, attention_mask=mask, **given, **settings)
+        assert again[:, ids.shape[1] :].tolist() == expected
+
+
 def test_clients_are_named_and_their_formats_known() -> None:
     with pytest.raises(UsageError, match=r"no client 'transformer\.js'"):
         clients.find(["transformer.js"], "onnx")
@@ -137,6 +167,7 @@ def test_clients_are_named_and_their_formats_known() -> None:
     [
         ("llama", torch.float16, "float16"),
         ("FalconForCausalLM", torch.float32, "does not know what a falcon keeps"),
+        ("SmolVLMForConditionalGeneration", torch.float32, "gets pictures for llava here, not for smolvlm"),
     ],
 )
 def test_what_the_client_cannot_run_is_refused(name: str, dtype: torch.dtype, words: str) -> None:

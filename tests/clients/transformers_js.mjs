@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs an exported folder with transformers.js. Takes one JSON document on standard input: {folder, task, texts} or
 // {folder, task, ids, mask, steps}; gives {vectors} or {ids} on the last line of standard output. A chat also gives the
-// ids of its prompts, and the answer to the first text by the pipeline.
+// ids of its prompts, and the answer to the first text by the pipeline. With pictures there are {pixels, shape} as well.
 import path from "node:path";
-import { AutoModelForCausalLM, AutoModelForSeq2SeqLM, Tensor, env, pipeline } from "@huggingface/transformers";
+import {
+  AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForSeq2SeqLM, Tensor, env, pipeline,
+} from "@huggingface/transformers";
 
 const chunks = [];
 for await (const chunk of process.stdin) chunks.push(chunk);
@@ -24,8 +26,9 @@ async function embed() {
   return { vectors: vectors.tolist() };
 }
 
-async function generate(model) {
+async function generate(model, more = {}) {
   const found = await model.generate({
+    ...more,
     input_ids: matrix(order.ids),
     attention_mask: matrix(order.mask),
     max_new_tokens: order.steps,
@@ -55,6 +58,12 @@ async function decode() {
   return await generate(await AutoModelForCausalLM.from_pretrained(name));
 }
 
+async function look() {
+  const model = await AutoModelForImageTextToText.from_pretrained(name);
+  if (!order.pixels.length) return await generate(model);
+  return await generate(model, { pixel_values: new Tensor("float32", Float32Array.from(order.pixels), order.shape) });
+}
+
 async function rewrite() {
   const model = await AutoModelForSeq2SeqLM.from_pretrained(name);
   const found = await model.generate({
@@ -66,5 +75,5 @@ async function rewrite() {
   return { ids: found.tolist().map((row) => row.map(Number)) };
 }
 
-const result = await { embed, decode, chat, rewrite }[order.task]();
+const result = await { embed, decode, chat, look, rewrite }[order.task]();
 console.log(JSON.stringify(result));

@@ -28,6 +28,9 @@ PAGE = "report.html"
 #: Tasks of models with a decoder that writes, where there is an encoder before it.
 _BEHIND_ENCODERS = frozenset({"text2text-generation", "automatic-speech-recognition"})
 
+#: Task of models that write about pictures.
+_WITH_PICTURES = "image-text-to-text"
+
 _STATIC = "a cache grows, and --static fixes every axis"
 
 
@@ -209,8 +212,11 @@ def _carry_out(order: Order, screen: Screen) -> int:
 
 def _maker(order: Order, loaded: LoadedModel, exporter: Any) -> Any:
     """The exporter's method: a model that writes becomes a decoder with its cache, unless told otherwise."""
+    from ..generation.multimodal import reads_pictures
+
     behind_encoder = loaded.task in _BEHIND_ENCODERS and getattr(loaded.model.config, "is_encoder_decoder", False)
-    if not order.cache or not (behind_encoder or loaded.task == "text-generation"):
+    with_pictures = loaded.task == _WITH_PICTURES and reads_pictures(loaded.model)
+    if not order.cache or not (behind_encoder or with_pictures or loaded.task == "text-generation"):
         return exporter.export
     reason = _no_cache(exporter.export_format, loaded.model) if order.dynamic else _STATIC
     if reason is None:

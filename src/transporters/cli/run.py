@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``transporters run``: text goes in, and what the model is for comes out, from the saved program alone."""
+"""``transporters run``: text goes in, with pictures for some, and what the model is for comes out, from the saved
+program alone.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +32,10 @@ def run(
     text: Annotated[
         list[str], typer.Option("--text", metavar="TEXT", help="Text to run. Repeatable: all texts are one batch.")
     ],
+    image: Annotated[
+        list[Path] | None,
+        typer.Option("--image", metavar="FILE", help="Picture for the text. Repeatable: all go with the one text."),
+    ] = None,
     max_new_tokens: Annotated[
         int,
         typer.Option("--max-new-tokens", metavar="N", min=1, help="Longest continuation, for models that write text."),
@@ -40,18 +46,29 @@ def run(
 ) -> None:
     """Run the artifact in DIR in its runtime on text: embeddings, a continuation, labels, or the plain outputs."""
     with session(as_json=as_json, verbose=verbose) as screen:
-        _carry_out(directory, text, max_new_tokens, chat, screen)
+        _carry_out(directory, text, image or [], max_new_tokens, chat, screen)
 
 
-def _carry_out(directory: Path, texts: list[str], max_new_tokens: int, chat: bool, screen: Screen) -> None:
+def _carry_out(
+    directory: Path, texts: list[str], images: list[Path], max_new_tokens: int, chat: bool, screen: Screen
+) -> None:
     check_artifact(directory)
+    if images and len(texts) > 1:
+        raise UsageError(f"--image is for one text, not for {len(texts)}", advice="run the texts one after the other")
     with screen.step("Load libraries"):
         from .. import ExportedModel
+        from .picturing import continuation
         from .program import TextProgram
         from .writing import continuations
     with screen.step("Load artifact"):
         exported = ExportedModel.load(directory)
     task = str(exported.manifest.get("task") or "")
+    if images:
+        with screen.step("Run"):
+            settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "chat": chat}
+            rows = continuation(exported, directory, texts[0], images, **settings)
+        _show(rows, task, directory, screen)
+        return
     if exported.cache_contract is not None:
         with screen.step("Run"):
             rows = continuations(exported, directory, texts, max_new_tokens=max_new_tokens, chat=chat)

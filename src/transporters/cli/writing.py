@@ -70,19 +70,32 @@ def _batch(exported: ExportedModel, tokenizer: Any, texts: list[str], wanted: in
         add_special_tokens=not chat,  # the template has written them
         return_tensors="pt",
     )
-    ids = encoded["input_ids"]
+    given = {name: encoded[name] for name in ("input_ids", "attention_mask")}
+    return continue_rows(exported, tokenizer, given, wanted)
+
+
+def continue_rows(exported: ExportedModel, tokenizer: Any, given: dict[str, Any], wanted: int) -> list[list[int]]:
+    """The new ids of each row, by greedy search.
+
+    Args:
+        exported: A decoder with its cache.
+        tokenizer: The model's.
+        given: ``input_ids`` and ``attention_mask`` ``(rows, length)``, and what the model takes beside them.
+        wanted: The most new ids.
+    """
+    alone = "encoder" not in exported.parts
+    ids = given["input_ids"]
     ends = stop_ids(exported) or _ids(tokenizer.eos_token_id)
     found = exported.generate(
-        ids,
-        attention_mask=encoded["attention_mask"],
+        **given,
         max_new_tokens=_room(ids.shape[1], wanted, tokenizer, exported),
         do_sample=False,
         num_beams=1,
         eos_token_id=sorted(ends) or None,
         pad_token_id=tokenizer.pad_token_id or 0,
     )
-    given = ids.shape[1] if alone else 1  # a decoder behind an encoder begins from one id of its own
-    return [_until(row, ends) for row in found[:, given:].tolist()]
+    first = ids.shape[1] if alone else 1  # a decoder behind an encoder begins from one id of its own
+    return [_until(row, ends) for row in found[:, first:].tolist()]
 
 
 def _context(exported: ExportedModel) -> int | None:
@@ -128,13 +141,14 @@ def _room(length: int, wanted: int, tokenizer: Any, exported: ExportedModel) -> 
         raise UsageError("there is no token to begin from", advice="give a --text with something in it")
     if longest is None:
         return wanted
-    if exported.parts:  # what is written does not stand after the text
+    alone = "encoder" not in exported.parts
+    if not alone:  # what is written does not stand after the text
         written, room = "", length <= longest
     else:
         written, room = " with what it writes", length < longest
     if not room:
         raise UsageError(f"the text has {length} tokens and the model takes {longest}{written}", advice="shorten it")
-    return min(wanted, int(longest) - (1 if exported.parts else length))
+    return min(wanted, int(longest) - (length if alone else 1))
 
 
 def stop_ids(exported: ExportedModel) -> set[int]:

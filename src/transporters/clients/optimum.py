@@ -41,7 +41,7 @@ class Optimum(Client):
         """
         if exported.parts:
             raise UsageError(
-                f"{self.name} expects other graphs of an encoder with a decoder",
+                f"{self.name} expects other graphs of a model with {', '.join(exported.parts)}",
                 advice="leave --for out: ONNX Runtime and `transporters run` take the programs",
             )
         if float_dtype(exported) == "bfloat16":

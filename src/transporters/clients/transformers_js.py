@@ -2,7 +2,9 @@
 """transformers.js (npm ``@huggingface/transformers`` 4): graphs in ``onnx/``, and what ``config.json`` says of them.
 
 A model of one graph is ``onnx/model.onnx``; an encoder with a decoder is ``onnx/encoder_model.onnx`` and
-``onnx/decoder_model_merged.onnx``, whose names, and those of their inputs, the programs have already.
+``onnx/decoder_model_merged.onnx``, whose names, and those of their inputs, the programs have already. A model that
+reads pictures has ``onnx/vision_encoder.onnx`` and ``onnx/embed_tokens.onnx`` before the decoder; the client puts the
+features into the places of their token.
 
 The client makes an empty cache from the graph's own description of its inputs, where a size called ``batch_size`` is
 the number of rows and every other symbolic size is 0. Which inputs are a cache it knows from the model's configuration.
@@ -87,6 +89,12 @@ _KNOWN_CROSS = frozenset(
     ["t5", "mt5", "bart", "mbart", "marian", "m2m_100", "blenderbot", "blenderbot-small", "whisper"],
 )
 
+#: Model types of which it gives pictures to a program.
+_KNOWN_PICTURES = frozenset(["llava"])
+
+#: What it gives of a picture, and what of a text.
+_OF_PICTURES, _OF_TEXT = frozenset({"pixel_values"}), frozenset({"inputs_embeds", "attention_mask", "position_ids"})
+
 
 class TransformersJs(Client):
     """transformers.js, in Node and in a browser."""
@@ -114,13 +122,27 @@ class TransformersJs(Client):
     def _check_cache(self, exported: ExportedModel) -> None:
         model_type = str(exported.model_config.model_type)
         layers = (exported.cache_contract or {})["layers"]
+        if "pictures" in (exported.cache_contract or {}):
+            self._check_pictures(exported)
+            model_type = str(exported.model_config.get_text_config().model_type)
         states = any(layer["kind"] in ("linear", "hybrid") for layer in layers)
-        plain = _KNOWN_CROSS if exported.parts else _KNOWN | _KNOWN_STATES
+        plain = _KNOWN_CROSS if "encoder" in exported.parts else _KNOWN | _KNOWN_STATES
         if model_type not in (_KNOWN_STATES if states else plain):
             raise UsageError(
                 f"{self.name} does not know what a {model_type} keeps between two steps",
                 advice="leave --for out: ONNX Runtime and `transporters run` take the program",
             )
+
+    def _check_pictures(self, exported: ExportedModel) -> None:
+        advice = "leave --for out: ONNX Runtime and `transporters run` take the programs"
+        model_type = str(exported.model_config.model_type)
+        if model_type not in _KNOWN_PICTURES:
+            known = ", ".join(sorted(_KNOWN_PICTURES))
+            raise UsageError(f"{self.name} gets pictures for {known} here, not for {model_type}", advice=advice)
+        given = [(exported.parts["vision_encoder"], _OF_PICTURES), (exported, _OF_TEXT)]
+        names = [e["name"] for program, gives in given for e in program.inputs if e["name"] not in gives]
+        if further := [name for name in names if not name.startswith("past_")]:
+            raise UsageError(f"{self.name} does not give the programs {', '.join(further)}", advice=advice)
 
     def save_pretrained(self, folder: Path) -> None:
         """Say in ``config.json`` which files to load; put the chat template where the client looks for it."""

@@ -114,20 +114,22 @@ class Exporter(ABC):
 
         A causal language model becomes one graph. It takes any number of new tokens (from 1), of cached ones (from 0)
         and of rows, with padding on the left by ``attention_mask`` and ``position_ids``. An encoder with a decoder
-        becomes two: the decoder's, with the encoder's among its ``parts``. The caller's model is left as it is.
+        becomes two: the decoder's, with the encoder's among its ``parts``. A decoder that reads pictures becomes three:
+        that, with the vision encoder and the embeddings among its parts. The caller's model is left as it is.
 
         ExecuTorch's program has its cache inside, for one text at a time, and takes ``tokens`` and ``input_pos`` as
         ExecuTorch's own runner of language models gives them.
 
         Args:
-            model: A ``…ForCausalLM``, or an encoder with a decoder, in evaluation mode.
-            inputs: A text for the sample, ``input_ids`` ``(batch, length)`` or what the encoder takes; made from the
-                configuration when None.
+            model: A ``…ForCausalLM``, an encoder with a decoder, or a decoder that reads pictures, in evaluation mode.
+            inputs: A text for the sample, ``input_ids`` ``(batch, length)`` or what the encoder takes, with a picture
+                in each row for a model that reads some; made from the configuration when None.
             config: As for `export`.
             observer: As for `export`.
 
         Raises:
-            InputError: The model keeps no cache, or one of a kind that is not known; the message names the layer.
+            InputError: The model keeps no cache, or one of a kind that is not known; the message names the layer. Or it
+                does more with pictures than to put their features among the embeddings.
             UsageError: The format cannot do this with such a model yet: ExecuTorch with anything but full attention.
             TransportersError: As `export`.
         """

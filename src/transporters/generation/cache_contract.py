@@ -14,7 +14,7 @@ A state of a convolution or a recurrence has sizes that do not depend on ``n``, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 BATCH, PAST, WINDOW, CROSS = "batch", "past", "window", "cross"
@@ -88,6 +88,25 @@ class LayerCache:
 
 
 @dataclass(frozen=True)
+class Pictures:
+    """What a decoder that takes embeddings gets of pictures.
+
+    Attributes:
+        token: Id in whose places their features stand.
+        types: Argument that says of each token of the text whether it is of a picture, where the mask depends on it.
+        inner: Argument with what is added to the states behind the first layers, where that is done.
+        places: Argument of the text model that says in which places.
+        layers: Behind how many layers.
+    """
+
+    token: int
+    types: str | None = None
+    inner: str | None = None
+    places: str | None = None
+    layers: int = 0
+
+
+@dataclass(frozen=True)
 class CacheContract:
     """What all layers keep, in the order of the layers; a layer with an encoder before it has two entries.
 
@@ -95,10 +114,12 @@ class CacheContract:
         layers: Each layer's.
         context: For a cache that lies inside of the program, how many tokens it holds, of one text; the program then
             neither takes nor gives the layers' tensors.
+        pictures: For a decoder that takes embeddings, among them those of pictures.
     """
 
     layers: tuple[LayerCache, ...]
     context: int | None = None
+    pictures: Pictures | None = None
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -118,13 +139,16 @@ class CacheContract:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, as the manifest keeps it."""
         layers = [{"kind": layer.kind, "tensors": [_plain(s) for s in layer.slots]} for layer in self.layers]
-        return {"layers": layers} if self.context is None else {"layers": layers, "context": self.context}
+        context = {} if self.context is None else {"context": self.context}
+        pictures = {} if self.pictures is None else {"pictures": asdict(self.pictures)}
+        return {"layers": layers, **context, **pictures}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> CacheContract:
         """Inverse of `to_dict`."""
         layers = [LayerCache(layer["kind"], tuple(map(_slot, layer["tensors"]))) for layer in data["layers"]]
-        return cls(tuple(layers), data.get("context"))
+        pictures = Pictures(**data["pictures"]) if "pictures" in data else None
+        return cls(tuple(layers), data.get("context"), pictures)
 
 
 def _plain(slot: Slot) -> dict[str, Any]:

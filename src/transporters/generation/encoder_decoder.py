@@ -94,7 +94,7 @@ class CrossDecoder(torch.nn.Module):
     def __init__(self, model: Any, contract: CacheContract) -> None:
         super().__init__()
         self.training = model.training
-        rest = _without(model, model.get_encoder())
+        rest = without(model, model.get_encoder())
         for part in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             self.__dict__[part] = getattr(rest, part)
         self.__dict__["of_model"] = model
@@ -179,7 +179,7 @@ def _of_encoder(slot: Slot) -> Slot:
     return Slot(slot.group, slot.path, slot.dtype, (batch, heads, CROSS, width))
 
 
-def _without(module: torch.nn.Module, part: torch.nn.Module) -> torch.nn.Module:
+def without(module: torch.nn.Module, part: torch.nn.Module) -> torch.nn.Module:
     """The module without a part that may be deep inside; what has no share in it is the module's own."""
     if all(inner is not part for inner in module.modules()):
         return module
@@ -189,5 +189,5 @@ def _without(module: torch.nn.Module, part: torch.nn.Module) -> torch.nn.Module:
         rest.__dict__[table] = getattr(module, table)
     for name, child in module._modules.items():
         if child is not None and child is not part:
-            rest.add_module(name, _without(child, part))
+            rest.add_module(name, without(child, part))
     return rest

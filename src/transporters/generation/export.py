@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports a model that writes text: a causal one as one graph with its cache, an encoder and its decoder as two."""
+"""Exports a model that writes text: a causal one as one graph with its cache, an encoder and its decoder as two, and
+one that reads pictures as three.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,8 @@ from ..trees import containers, pytrees
 from .cache_contract import CROSS, TOKENS, CacheContract
 from .decoder import PLAIN, Decoder, cache_contract, empty_state, named_refusal, nested, positions
 from .encoder_decoder import CrossDecoder, Encoder, cross_contract
+from .multimodal import EMBEDDER, VISION, EmbedsDecoder, EmbedTokens, VisionEncoder, reads_pictures
+from .multimodal_export import export_with_pictures
 from .static_decoder import StaticDecoder, static_contract, unfit
 
 if TYPE_CHECKING:
@@ -31,6 +35,9 @@ _ENCODED = 6
 
 #: Name of the part of an artifact that is the encoder's program.
 ENCODER = "encoder"
+
+#: What of a model the program of a part is made from.
+_PARTS: dict[str | None, Callable[[Any], Any]] = {ENCODER: Encoder, VISION: VisionEncoder, EMBEDDER: EmbedTokens}
 
 #: Formats whose runtime keeps the cache inside of the program, for one text at a time.
 INSIDE = frozenset({"executorch"})
@@ -58,7 +65,7 @@ def export_for_generation(
         exported.model_class = containers.type_name(type(model))
         return exported
 
-    decoder: Decoder | CrossDecoder
+    decoder: Decoder | CrossDecoder | EmbedsDecoder
     if getattr(model.config, "is_encoder_decoder", False):
         sample = _whole_sample(model, inputs)
         encoder = Encoder(model)
@@ -66,8 +73,8 @@ def export_for_generation(
         encoded = export(encoder, encoder.inputs(sample))
         exported = export(decoder, cross_step_sample(encoder, decoder, sample))
         exported.parts = {ENCODER: encoded}
-        file_of = auto.runner_class(exporter.export_format).part_file
-        encoded.part, encoded.file, exported.file = ENCODER, file_of(ENCODER), file_of("decoder")
+    elif reads_pictures(model):
+        exported, decoder = export_with_pictures(model, inputs, export)
     elif exporter.export_format in INSIDE:
         context = static_settings(exporter, config).max_context
         decoder = StaticDecoder(model, static_contract(model, context))
@@ -75,6 +82,11 @@ def export_for_generation(
     else:
         decoder = Decoder(model)
         exported = export(decoder, step_sample(decoder, inputs))
+    if exported.parts:
+        file_of = auto.runner_class(exporter.export_format).part_file
+        exported.file = file_of("decoder")
+        for name, part in exported.parts.items():
+            part.part, part.file = name, file_of(name)
     exported.cache_contract = decoder.contract.to_dict()
     exported.generation_config = getattr(model, "generation_config", None)
     return exported
@@ -94,6 +106,8 @@ def not_yet(export_format: str, model: Any) -> str | None:
         return None
     if getattr(model.config, "is_encoder_decoder", False):
         return f"{type(model).__name__} has an encoder"
+    if reads_pictures(model):
+        return f"{type(model).__name__} reads pictures"
     return unfit(model, cache_contract(model))
 
 
@@ -120,9 +134,11 @@ def eager_part(model: Any, part: str | None, contract: dict[str, Any] | None) ->
     if contract is None and part is None:
         return model
     whole = getattr(model, "of_model", model)
-    if part == ENCODER:
-        return Encoder(whole)
+    if part in _PARTS:
+        return _PARTS[part](whole)
     found = CacheContract.from_dict(contract or {"layers": []})
+    if found.pictures is not None:
+        return EmbedsDecoder(whole, found)
     if found.context is not None:
         return StaticDecoder(whole, found)
     return CrossDecoder(whole, found) if found.has_cross else Decoder(whole, found)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What generates with an artifact: a decoder's program, or an encoder's and a decoder's."""
+"""What generates with an artifact: a decoder's program, or that and those which run before it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ..errors import UsageError
 from .cache_contract import CacheContract
 from .cross_loop import CrossGenerator
 from .loop import Generator
+from .multimodal_loop import PictureGenerator
 from .static_loop import InnerGenerator
 
 if TYPE_CHECKING:
@@ -29,4 +30,6 @@ def generator(exported: ExportedModel) -> Generator:
     contract = CacheContract.from_dict(exported.cache_contract)
     if contract.context is not None:
         return InnerGenerator(exported)
+    if contract.pictures is not None:
+        return PictureGenerator(exported)
     return CrossGenerator(exported) if contract.has_cross else Generator(exported)

@@ -69,6 +69,8 @@ class ProgramCache(Cache):  # type: ignore[misc]  # Transformers has no types fo
         self.layers: list[Any] = []
         self.buffers: dict[str, Any] = {}
         self.seen = 0
+        self.prompt_from: int | None = None  # for pictures: tokens seen where a prompt begins that comes in pieces
+        self.rope_deltas: Any = None  # and how far positions are behind the number of tokens
 
     def __len__(self) -> int:
         return len(self.contract.layers)
@@ -84,7 +86,7 @@ class ProgramCache(Cache):  # type: ignore[misc]  # Transformers has no types fo
 
     def advance(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Run a step, keep its cache, and give its logits ``(batch, new, vocabulary)``."""
-        batch, new = inputs["input_ids"].shape
+        batch, new = next(iter(inputs.values())).shape[:2]  # ids, or embeddings
         if not self.buffers:
             empty = empty_state(self.contract, batch)
             self.buffers = {name: self.steps.buffer(tensor) for name, tensor in empty.items()}
@@ -161,17 +163,23 @@ class Generator(GenerationMixin):  # type: ignore[misc]  # as above
     ) -> Any:
         """One step: ``logits`` ``(batch, new, vocabulary)`` and the cache, which is advanced in place."""
         cache = cache if cache is not None else self.new_cache()
-        batch, new = input_ids.shape
-        missing = cache.seen + new - (attention_mask.shape[1] if attention_mask is not None else 0)
-        if missing:  # the tokens seen were real ones
-            rest = [attention_mask] if attention_mask is not None else []
-            attention_mask = torch.cat([input_ids.new_ones(batch, missing), *rest], dim=1)
-        assert attention_mask is not None, "a step without a mask has new tokens, which are missing from it"
-        given = {"input_ids": input_ids, "attention_mask": attention_mask.to(input_ids.dtype)}
+        mask = self._whole_mask(input_ids, attention_mask, cache)
+        given = {"input_ids": input_ids, "attention_mask": mask}
         if "position_ids" in self._inputs:
-            given["position_ids"] = position_ids if position_ids is not None else positions(attention_mask, new)
+            given["position_ids"] = position_ids if position_ids is not None else positions(mask, input_ids.shape[1])
         logits = cache.advance({name: tensor.contiguous() for name, tensor in given.items()})
         return CausalLMOutputWithPast(logits=logits, cache=cache)
+
+    @staticmethod
+    def _whole_mask(ids: torch.Tensor, mask: torch.Tensor | None, cache: ProgramCache) -> torch.Tensor:
+        """The mask ``(batch, seen + new)`` of a step; tokens that it does not cover were real ones."""
+        batch, new = ids.shape
+        missing = cache.seen + new - (mask.shape[1] if mask is not None else 0)
+        if missing:
+            rest = [mask] if mask is not None else []
+            mask = torch.cat([ids.new_ones(batch, missing), *rest], dim=1)
+        assert mask is not None, "a step without a mask has new tokens, which are missing from it"
+        return mask.to(ids.dtype)
 
     def new_cache(self) -> ProgramCache:
         """A cache in which nothing is."""

@@ -73,6 +73,7 @@ _BY_NAME: dict[str, tuple[tuple[str, ...], ...]] = {
     "cross_attention_mask": (("batch", "sequence", "images_per_row", "tiles"),),
     "image_attention_mask": (("batch", "sequence", "images_per_row"),),
     "pixel_mask": (("batch", "height", "width"),),
+    "pixel_attention_mask": (("batch", "images_per_row", "height", "width"), ("batch", "height", "width")),
     "image_grid_thw": (("images", "thw"),),
     "image_position_ids": (("patches", "coordinates"),),
     "image_cu_seqlens": (("image_bounds",),),
@@ -203,6 +204,8 @@ def _known(name: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[st
     top, _, rest = name.partition(".")
     if rest and top in STEP_GROUPS:
         return _of_a_step(name, leaf, inputs)
+    if rest and leaf.ndim == 3 and _is_step_of_embeddings(inputs):
+        return ("batch", "sequence", "hidden")  # what pictures add to the states of a layer
     if rest:
         return _known_leaf(name, leaf, inputs[top])
     if grid_name(inputs) in ("grid_thw", "target_sizes"):
@@ -220,6 +223,7 @@ def _known(name: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[st
             ids = inputs.get("input_ids")
             longer = top == "attention_mask" and isinstance(ids, torch.Tensor) and leaf.shape[-1] != ids.shape[-1]
             longer = longer or (top == "attention_mask" and _misses_a_token(inputs))
+            longer = longer or (_is_step_of_embeddings(inputs) and leaf.shape[-1] != _new_tokens(inputs))
             return ("batch", "total_sequence") if longer and leaf.ndim == 2 else labels
     if top == "hidden_states" and _misses_a_token(inputs):
         return ("batch", "sequence", "hidden")
@@ -234,6 +238,17 @@ def _misses_a_token(inputs: Mapping[str, Any]) -> bool:
     if not isinstance(states, torch.Tensor) or not isinstance(mask, torch.Tensor):
         return False
     return (states.ndim, mask.ndim) == (3, 2) and mask.shape[1] == states.shape[1] + 1
+
+
+def _is_step_of_embeddings(inputs: Mapping[str, Any]) -> bool:
+    """Whether the inputs are those of a decoder behind the embeddings (`transporters.generation.multimodal`)."""
+    return "inputs_embeds" in inputs and not STEP_GROUPS.isdisjoint(inputs)
+
+
+def _new_tokens(inputs: Mapping[str, Any]) -> int:
+    """Tokens of a step that were not seen before."""
+    given = inputs["inputs_embeds"] if _is_step_of_embeddings(inputs) else inputs["input_ids"]
+    return int(given.shape[1])
 
 
 def grid_name(inputs: Mapping[str, Any]) -> str:
@@ -285,7 +300,7 @@ def _of_a_step(name: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tupl
         return ("batch", *("state" for _ in leaf.shape[1:]))
     if "encoder_hidden_states" in inputs:
         return ("batch", "heads", "past_encoder_sequence" if ".encoder." in name else "past_sequence", "head_dim")
-    seen = inputs["attention_mask"].shape[1] - inputs["input_ids"].shape[1]
+    seen = inputs["attention_mask"].shape[1] - _new_tokens(inputs)
     return ("batch", "heads", "past_sequence" if leaf.shape[2] == seen else "past_window", "head_dim")
 
 

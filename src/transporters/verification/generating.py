@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The last word on a decoder: it generates, step by step with its cache, and the ids must be those of eager.
 
-An encoder gets its texts padded on the right, as its tokenizers do, and a decoder without one on the left.
+An encoder gets its texts padded on the right, as its tokenizers do, and a decoder without one on the left. A model that
+reads pictures gets one in each text.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from transformers import GenerationMixin
 
 from ..errors import RunError
 from ..exporters.tracing import preserved_state
+from ..inputs.samples import sample_inputs
 from . import compare
 from .report import OutputCheck, Variation
 
@@ -42,7 +44,7 @@ def generation(
     shapes = {name: tuple(tensor.shape) for name, tensor in given.items()}
     pad = given["input_ids"][0, 0].item() if "input_ids" in given else 0
     settings = {"max_new_tokens": STEPS, "do_sample": False, "num_beams": 1, "eos_token_id": None, "pad_token_id": pad}
-    if exported.parts and not _has_start(exported.generation_config):
+    if _has_encoder(exported) and not _has_start(exported.generation_config):
         settings["decoder_start_token_id"] = pad
     more = {"return_dict_in_generate": True, "output_logits": True}
     try:
@@ -63,11 +65,17 @@ def generation(
     return Variation(NAME, "verified" if check.passed else "mismatch", shapes, (check,), detail, seconds)
 
 
-def prompts(exported: ExportedModel) -> dict[str, torch.Tensor]:
+def prompts(exported: ExportedModel, model: Any) -> dict[str, torch.Tensor]:
     """What to write from: two texts out of the sample's ids, ``(2, 7)``, the first padded; two rows of other inputs.
 
-    A program of one text gets the second.
+    A program of one text gets the second. Texts with pictures are as long as these make them.
+
+    Args:
+        exported: A decoder with its cache.
+        model: The eager model.
     """
+    if reads_pictures(exported):
+        return _with_pictures(exported, model)
     short, long = _LENGTHS
     takes_them = exported.parts.get("encoder", exported)
     name = "tokens" if is_of_one_text(exported) else "input_ids"
@@ -78,9 +86,39 @@ def prompts(exported: ExportedModel) -> dict[str, torch.Tensor]:
     ids = takes_them.sample_inputs[name].detach().cpu().reshape(-1)
     ids = ids.repeat(long // len(ids) + 1)[:long]
     mask = torch.ones(2, long, dtype=torch.int64)
-    mask[0, slice(short, None) if exported.parts else slice(long - short)] = 0
+    mask[0, slice(short, None) if _has_encoder(exported) else slice(long - short)] = 0
     first = 1 if is_of_one_text(exported) else 0
     return {"input_ids": torch.stack([ids.flip(0), ids])[first:], "attention_mask": mask[first:]}
+
+
+def _with_pictures(exported: ExportedModel, model: Any) -> dict[str, torch.Tensor]:
+    """Two texts with a picture in each, the first padded on the left."""
+    sample = {name: value for name, value in sample_inputs(model).items() if isinstance(value, torch.Tensor)}
+    pictures = (exported.cache_contract or {})["pictures"]
+    ids = sample["input_ids"].detach().cpu()
+    sample.setdefault("attention_mask", torch.ones_like(ids))
+    if pictures["types"] is not None:
+        sample[pictures["types"]] = (ids == pictures["token"]).long()
+    missing = max(_LENGTHS) - min(_LENGTHS)
+    words = ids[:, -missing:].flip(1)
+    before = {"input_ids": words, "attention_mask": torch.tensor([[0], [1]]).expand(-1, missing)}
+    given = {}
+    for name, value in sample.items():
+        value = value.detach().cpu()
+        if value.shape == ids.shape:
+            more = before.get(name, torch.zeros_like(words))
+            value = torch.cat([more.to(value.dtype), value], dim=1)
+        given[name] = value
+    return given
+
+
+def reads_pictures(exported: ExportedModel) -> bool:
+    """Whether the program is a decoder behind embeddings, among which are those of pictures."""
+    return "pictures" in (exported.cache_contract or {})
+
+
+def _has_encoder(exported: ExportedModel) -> bool:
+    return "encoder" in exported.parts
 
 
 def is_of_one_text(exported: ExportedModel) -> bool:
@@ -105,7 +143,9 @@ def _texts(exported: ExportedModel, given: dict[str, torch.Tensor]) -> str:
         return f"two rows of {', '.join(given)}"
     if is_of_one_text(exported):
         return f"a text of {_LENGTHS[1]} tokens"
-    side = "right" if exported.parts else "left"
+    if reads_pictures(exported):
+        return "two texts with a picture in each, in one batch, padded on the left"
+    side = "right" if _has_encoder(exported) else "left"
     return f"texts of {_LENGTHS[0]} and {_LENGTHS[1]} tokens in one batch, padded on the {side}"
 
 

@@ -111,11 +111,13 @@ def verify(
 
 def _generation(exported: ExportedModel, eager: Eager, noise: dict[str, float], report: Report) -> Variation:
     """A loop with the cache, and a remark on it among the findings."""
-    prompts = generating.prompts(exported)
+    prompts = generating.prompts(exported, eager.model.of_model)
     shapes = {name: tuple(tensor.shape) for name, tensor in prompts.items()}
-    takes_them = next(iter(exported.parts.values()), exported)
-    step = {"tokens": shapes["input_ids"]} if generating.is_of_one_text(exported) else {"input_ids": (2, 1)}
-    outside = _outside_contract(takes_them, shapes) or _outside_contract(exported, step)
+    of_texts = {"tokens": shapes["input_ids"]} if generating.is_of_one_text(exported) else {"input_ids": (2, 1)}
+    step = {"inputs_embeds": (2, 1)} if generating.reads_pictures(exported) else of_texts
+    takes_them = exported.parts.values() or [exported]
+    outside = next(filter(None, (_outside_contract(part, shapes) for part in takes_them)), "")
+    outside = outside or _outside_contract(exported, step)
     if outside := outside or generating.no_room(exported):
         return Variation(generating.NAME, "not applicable", shapes, detail=outside)
     with seeded():
