@@ -19,7 +19,7 @@ from transporters import AutoExporter, clients
 from transporters.cli.main import dispatch
 from transporters.errors import UsageError
 
-STEPS = 24
+STEPS = 64
 
 #: In a process of its own: what the runner writes to the terminal and its end are no part of the test.
 RUNNER = """
@@ -42,7 +42,7 @@ def run(folder: Path, prompts: list[str], answers: Path) -> list[str]:
     """What the runner writes after each prompt, greedily."""
     order = json.dumps([str(folder), STEPS, *prompts])
     command = [sys.executable, "-c", RUNNER, str(answers)]
-    done = subprocess.run(command, input=order, capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(command, input=order, capture_output=True, text=True, timeout=1500, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found: list[str] = json.loads(answers.read_text(encoding="utf-8"))
     return found
@@ -57,8 +57,8 @@ def test_chats_of_a_real_decoder(tmp_path: Path) -> None:
     options = ["--to", "executorch", "--for", "executorch", "--max-context", "256"]
     assert dispatch(["export", source, "--gguf-file", file, "--out", str(out), *options]) == 0
     tokenizer = real_models.smollm2().tokenizer
-    prompts = real_models.prompts(2)
-    expected = [tokenizer.decode(ids, skip_special_tokens=False) for ids in real_models.expected_ids(2, STEPS)]
+    prompts = real_models.prompts(8)
+    expected = [tokenizer.decode(ids, skip_special_tokens=False) for ids in real_models.expected_ids(8, STEPS)]
     found = run(out, [*prompts, prompts[0]], tmp_path / "answers.json")
     assert found == [*expected, expected[0]]
 

@@ -32,11 +32,11 @@ def generate(folder: Path, ids: list[list[int]], steps: int) -> list[list[int]]:
 
 @pytest.mark.real
 @pytest.mark.xdist_group("smollm2")
-@pytest.mark.parametrize("chat", [0, 1])
+@pytest.mark.parametrize("chat", [0, 1, *(pytest.param(chat, marks=pytest.mark.slow) for chat in range(2, 8))])
 def test_chats_of_a_real_decoder(smollm2: Path, chat: int) -> None:
     """From the text to the ids, by the client alone."""
     loaded = real_models.smollm2()
-    prompt = real_models.prompts(2)[chat]
+    prompt = real_models.prompts(8)[chat]
     model = onnxruntime_genai.Model(str(smollm2))
     ids = [int(token) for token in onnxruntime_genai.Tokenizer(model).encode(prompt)]
     encoded = loaded.tokenizer(prompt, return_tensors="pt")

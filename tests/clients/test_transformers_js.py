@@ -68,15 +68,16 @@ def test_embeddings_in_a_page(transformers_js: Any, browser_command: list[str], 
 
 @pytest.mark.real
 @pytest.mark.xdist_group("smollm2")
-def test_chats_of_a_real_decoder(transformers_js: Any, smollm2: Path) -> None:
+@pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.slow)])
+def test_chats_of_a_real_decoder(count: int, transformers_js: Any, smollm2: Path) -> None:
     """From the text to the ids, by the client alone."""
     loaded = real_models.smollm2()
-    answer = transformers_js(smollm2, "chat", texts=list(real_models.CHATS[:2]), steps=64)
-    prompts = loaded.tokenizer(real_models.prompts(2), padding=True, padding_side="left")["input_ids"]
+    answer = transformers_js(smollm2, "chat", texts=list(real_models.CHATS[:count]), steps=64)
+    prompts = loaded.tokenizer(real_models.prompts(count), padding=True, padding_side="left")["input_ids"]
     assert answer["prompts"] == prompts
     end = loaded.tokenizer.eos_token_id
     rows = [row[: row.index(end) + 1] if end in row else row for row in answer["ids"]]
-    expected = real_models.expected_ids(2, 64)
+    expected = real_models.expected_ids(count, 64)
     assert rows == expected
     assert len(expected[1]) == 64
     assert answer["answer"] == loaded.tokenizer.decode(expected[0], skip_special_tokens=True)
