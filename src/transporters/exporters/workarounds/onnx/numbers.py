@@ -15,12 +15,12 @@ def _stretched(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The fault, for the reproducer: as positions are stretched from one grid to another."""
     ratio = x.shape[1] / x.shape[0]
     whole = (x * 9).long()
-    return _aten.mul.Scalar(whole, ratio), _aten.mul.Scalar(x, ratio), _aten.sub.Scalar(whole, ratio) + x
+    return _aten.mul.Scalar(whole, ratio), x * ratio, _aten.sub.Scalar(whole, ratio) + x, whole * ratio, whole - ratio
 
 
 @register_fx_node_fix(
     "onnx",
-    ops=(_aten.mul.Scalar, _aten.sub.Scalar),
+    ops=(_aten.mul.Scalar, _aten.mul.Tensor, _aten.sub.Scalar, _aten.sub.Tensor),
     why="torch.onnx takes the factor for a plain number, and one that is computed from sizes is none",
     issue="unreported",
     needed="torch>=2.13,<2.14",
@@ -31,6 +31,9 @@ def _fix_computed_number(graph_module: GraphModule, node: Node) -> bool:
     tensor, number = node.args[:2]
     if not isinstance(number, Node) or len(node.args) > 2 or node.kwargs or not isinstance(tensor, Node):
         return False
+    values = tensor.meta.get("val"), number.meta.get("val")
+    if not isinstance(values[0], torch.Tensor) or isinstance(values[1], torch.Tensor):
+        return False
     dtype = node.meta["val"].dtype
     graph = graph_module.graph
     with graph.inserting_before(node):
@@ -38,8 +41,8 @@ def _fix_computed_number(graph_module: GraphModule, node: Node) -> bool:
         cast = graph.call_function(_aten._to_copy.default, (tensor,), {"dtype": dtype})
     with node.meta["val"].fake_mode:
         made.meta = {**node.meta, "val": torch.empty((), dtype=dtype)}
-    cast.meta = {**node.meta, "val": tensor.meta["val"].to(dtype)}
-    node.target = _aten.mul.Tensor if node.target is _aten.mul.Scalar else _aten.sub.Tensor
+    cast.meta = {**node.meta, "val": values[0].to(dtype)}
+    node.target = _aten.mul.Tensor if node.target in (_aten.mul.Scalar, _aten.mul.Tensor) else _aten.sub.Tensor
     node.args = (cast, made)
     return True
 
