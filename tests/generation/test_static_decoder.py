@@ -28,7 +28,19 @@ every = pytest.mark.parametrize(
     ["llama", "gpt2", "Qwen3ForCausalLM", "MistralForCausalLM", "BloomForCausalLM"]
     + [
         pytest.param(f"{name}ForCausalLM", marks=pytest.mark.slow)
-        for name in ("OPT", "Phi", "Olmo", "Gemma3", "Falcon", "DeepseekV3", "Mamba", "Jamba", "Lfm2", "FalconH1")
+        for name in (
+            "OPT",
+            "Phi",
+            "Olmo",
+            "Gemma3",
+            "Falcon",
+            "DeepseekV3",
+            "GptOss",
+            "Mamba",
+            "Jamba",
+            "Lfm2",
+            "FalconH1",
+        )
     ],
 )
 

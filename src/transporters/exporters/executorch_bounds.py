@@ -61,13 +61,14 @@ LARGEST_TENSOR = 1 << 27
 
 @dataclass
 class _Bound:
-    """The largest value of a symbol, and where it is from; ``free`` when we chose it and may lower it."""
+    """The largest value of a symbol, and where it is from; ``free`` when we chose it and may lower it to ``sample``."""
 
     symbol: Any
     most: int
     label: str
     source: str
     free: bool
+    sample: int
 
 
 def bound(
@@ -160,7 +161,7 @@ def _choose(axis: Axis, expr: Any, prepared: Prepared, config: ExecutorchConfig)
         most, free = max(most, axis.minimum or 1), True
     if axis.maximum is not None and axis.maximum < most:
         most, source = axis.maximum, "a limit of the model's code"
-    return _Bound(symbol, _inverse(expr, symbol, most), axis.label, source, free)
+    return _Bound(symbol, _inverse(expr, symbol, most), axis.label, source, free, _inverse(expr, symbol, axis.size))
 
 
 def _limit(label: str, model_config: Any) -> tuple[int, str]:
@@ -192,7 +193,7 @@ def _shrink(program: ExportedProgram, bounds: dict[Any, _Bound]) -> None:
         for value in _tensors(node.meta.get("val"))
         if any(isinstance(size, torch.SymInt) for size in value.shape)
     }
-    while free := [chosen for chosen in bounds.values() if chosen.free and chosen.most > 1]:
+    while free := [chosen for chosen in bounds.values() if chosen.free and chosen.most > chosen.sample]:
         ranges = dict(_env(program).var_to_range)
         ranges |= {chosen.symbol: ValueRanges(1, chosen.most) for chosen in bounds.values()}
         found = [[upper(size, ranges) for size in shape] + [width] for shape, width in tensors.values()]
@@ -202,7 +203,7 @@ def _shrink(program: ExportedProgram, bounds: dict[Any, _Bound]) -> None:
         half = largest.most // 2
         for chosen in free:
             if chosen.label == largest.label and chosen.most > half:
-                chosen.most = half
+                chosen.most = max(half, chosen.sample)
                 chosen.source = f"{chosen.source.removesuffix(_LOWERED)}{_LOWERED}"
 
 

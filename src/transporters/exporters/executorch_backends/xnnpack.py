@@ -67,4 +67,9 @@ def _operation(node: Node) -> str:
 
     name: str = format_target_name(getattr(node.target, "__name__", str(node.target)))
     # Its passes rewrite these before they look at them.
-    return {"squeeze_copy.dim": "view_copy.default", "squeeze_copy.dims": "view_copy.default"}.get(name, name)
+    rewritten = {
+        "amax.default": "max.dim",
+        "squeeze_copy.dim": "view_copy.default",
+        "squeeze_copy.dims": "view_copy.default",
+    }
+    return rewritten.get(name, name)
