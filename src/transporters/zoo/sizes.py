@@ -164,6 +164,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"linear_num_key_heads", _linear_key_heads),
     (r"(mamba_d_head|mamba_head_dim|mamba_headdim|ssm_head_dim)", _state_head_dim),
     (r"(mamba_n_groups|n_groups|ssm_n_groups)", _most(2)),
+    # Scores that are sums of relu are 0 where all heads' are, and which of equal ones is chosen differs by runtime.
+    (r"index_n_heads", _most(16)),
     (r".*(num_attention_heads|num_heads|attention_heads|n_heads?|_heads|num_mem_heads)", _plain(heads)),
     (r".*(head_dim|d_kv|kv_channels|dim_head|head_size)", _head_dim),
     # vocabularies and lengths
