@@ -22,7 +22,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from .onnx_fusing import ATTENTION, DOMAIN, Nodes, number, sizes
+from .onnx_fusing import ATTENTION, DOMAIN, Nodes, number
+from .onnx_fusing import sizes as sizes_or_unknown
 
 #: The attention rotates heads whose size is a multiple of this.
 _ROTATED = 16
@@ -30,8 +31,14 @@ _ROTATED = 16
 #: Inputs of the attention.
 _COS, _SIN, _POSITIONS = 7, 8, 9
 
-#: What a cosine may go through before it meets the states, number by number.
-_NUMBERWISE = frozenset(("Cos", "Sin", "Cast", "Mul", "Unsqueeze"))
+#: What a cosine goes through from number to number: those of one position are computed of that one alone.
+_NUMBERWISE = frozenset(("Cast", "Cos", "Mul", "Sin", "Unsqueeze"))
+
+#: The largest table; programs with more positions rotate as they do.
+_LARGEST = 2**24
+
+#: Axes of ``(batch, heads, new, d)`` against those of ``(batch, new, heads, d)``.
+_TURN = (0, 2, 1, 3)
 
 
 def pack(model: ir.Model, context: int) -> None:
@@ -55,6 +62,29 @@ def pack(model: ir.Model, context: int) -> None:
     RemoveUnusedNodesPass()(model)
 
 
+def sizes(value: ir.Value | None) -> list[int | str]:
+    """A value's sizes, if all of them have a number or a name."""
+    found = [size if isinstance(size, int) else size.value for size in sizes_or_unknown(value)] if value else []
+    return [] if None in found else found
+
+
+def _inputs(value: ir.Value | None, op_type: str) -> list[ir.Value] | None:
+    """The inputs of the node that makes a value, if it is of this kind and has them all."""
+    node = value.producer() if value is not None else None
+    if node is None or node.op_type != op_type:
+        return None
+    found = [one for one in node.inputs if one is not None]
+    return found if len(found) == len(node.inputs) else None
+
+
+def _turned(value: ir.Value | None) -> ir.Value | None:
+    """What heads and tokens change places of, to give a value."""
+    inputs = _inputs(value, "Transpose")
+    node = value.producer() if value is not None else None
+    is_turn = node is not None and inputs is not None and tuple(node.attributes.get_ints("perm", ())) == _TURN
+    return inputs[0] if is_turn and inputs is not None else None
+
+
 # ── Rotations ──
 
 
@@ -67,14 +97,14 @@ class _Tables:
         self._made: dict[ir.Value, ir.Value | None] = {}
 
     def of(self, value: ir.Value) -> ir.Value | None:
-        """The table from which a value ``(batch, 1, new, size)`` takes the rows of the positions."""
+        """The table from which a value ``(batch, new, size)`` takes the rows of its positions."""
         if value not in self._made:
             self._made[value] = self._table(value)
         return self._made[value]
 
     def _table(self, value: ir.Value) -> ir.Value | None:
-        half = _half(value)
-        if half is None or self.positions is None or not _is_computed_from(value, self.positions):
+        half = _half(value, self.positions)
+        if half is None or self.positions is None or half * self.context > _LARGEST:
             return None
         nodes = Nodes(self.model, value)
         scalars = [nodes.constant(np.array(number, np.int64)) for number in (0, self.context, 1)]
@@ -86,23 +116,28 @@ class _Tables:
         return found
 
 
-def _half(value: ir.Value) -> int | None:
-    """Half the size of the last axis of a value, if its two halves are the same."""
-    size, at = (sizes(value) or [None])[-1], value
-    while (node := at.producer()) is not None and node.op_type in _NUMBERWISE and node.inputs[0] is not None:
-        if node.op_type == "Mul" and number(node.inputs[1]) is None:
-            return None
-        at = node.inputs[0]
-    halves = node is not None and node.op_type == "Concat" and len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]
-    return size // 2 if halves and isinstance(size, int) else None
+def _half(value: ir.Value, positions: ir.Value | None) -> int | None:
+    """Half the size of the last axis of a value, if its halves are the same and each row is of one position alone."""
+    at = _before(value)
+    halves, node = _inputs(at, "Concat"), at.producer()
+    if halves is None or node is None or len(halves) != 2 or halves[0] is not halves[1]:
+        return None
+    size = sizes(value)[-1:]
+    at_the_end = node.attributes.get_int("axis", 0) in (-1, len(sizes(at)) - 1)
+    is_of_positions = positions is not None and _before(halves[0]) is positions
+    return size[0] // 2 if at_the_end and is_of_positions and isinstance(size[0], int) else None
 
 
-def _is_computed_from(value: ir.Value, source: ir.Value) -> bool:
-    """Whether one input of the graph and constants are all that goes into a value."""
-    if value is source or ir.convenience.get_const_tensor(value) is not None:
-        return True
+def _before(value: ir.Value) -> ir.Value:
+    """What a value is before it went from number to number, with constants."""
     node = value.producer()
-    return node is not None and all(one is None or _is_computed_from(one, source) for one in node.inputs)
+    while node is not None and node.op_type in _NUMBERWISE:
+        computed = [one for one in node.inputs if one is not None and ir.convenience.get_const_tensor(one) is None]
+        if len(computed) != 1:
+            break
+        value = computed[0]
+        node = value.producer()
+    return value
 
 
 def _again(nodes: Nodes, value: ir.Value, made: dict[ir.Value, ir.Value]) -> ir.Value:
@@ -111,36 +146,35 @@ def _again(nodes: Nodes, value: ir.Value, made: dict[ir.Value, ir.Value]) -> ir.
     if value in made or node is None or ir.convenience.get_const_tensor(value) is not None:
         return made.get(value, value)
     inputs = [None if one is None else _again(nodes, one, made) for one in node.inputs]
-    attributes = dict(node.attributes.items())
+    attributes: dict[str, Any] = dict(node.attributes.items())
     made[value] = nodes.add(node.op_type, *inputs, domain=node.domain, **attributes)
     return made[value]
 
 
 def _rotate_inside(tables: _Tables, node: ir.Node) -> None:
     """Give an attention the states as they are before their rotation, and the tables."""
-    rows = [_rows_of(value) for value in node.inputs[:2]]
-    found = [_rotation(value) for value in rows if value is not None]
-    if len(found) != 2 or found[0] is None or found[1] is None or found[0][1:] != found[1][1:]:
+    queries, keys = (_rotation(_heads(value)) for value in node.inputs[:2])
+    if queries is None or keys is None or queries[1:] != keys[1:]:
         return
-    cos, sin = found[0][1:]
-    if sizes(found[0][0])[-1] != sizes(cos)[-1] or sizes(cos)[-1] % _ROTATED:
+    size = sizes(queries[0])[-1]
+    made = [tables.of(value) for value in queries[1:]]
+    if None in made or not isinstance(size, int) or size % _ROTATED:
         return
-    made = (tables.of(cos), tables.of(sin))
-    if None in made:
-        return
-    for place, (states, *_) in enumerate(one for one in found if one is not None):
-        turned = node.inputs[place].producer().inputs[0].producer()  # type: ignore[union-attr]
-        turned.replace_input_with(0, states)  # type: ignore[union-attr]
+    nodes = Nodes(tables.model, node.outputs[0])
+    for place, (states, *_) in enumerate((queries, keys)):
+        shape = (_inputs(node.inputs[place], "Reshape") or [])[1]
+        turned = nodes.add("Transpose", states, perm=list(_TURN))
+        node.replace_input_with(place, nodes.add("Reshape", turned, shape))
     for place, value in zip((_COS, _SIN, _POSITIONS), (*made, tables.positions), strict=True):
         node.replace_input_with(place, value)
     node.attributes["do_rotary"] = ir.AttrInt64("do_rotary", 1)
 
 
-def _rotation(value: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value] | None:
+def _rotation(value: ir.Value | None) -> tuple[ir.Value, ir.Value, ir.Value] | None:
     """States, cosines and sines of ``states * cos + concat(-second half, first half) * sin``."""
     terms = _inputs(value, "Add")
-    factors = [_inputs(term, "Mul") for term in terms or ()]
-    if len(factors) != 2 or factors[0] is None or factors[1] is None:
+    factors = [found for term in terms or () if (found := _inputs(term, "Mul")) is not None]
+    if len(factors) != 2:
         return None
     (states, cos), (crossed, sin) = factors
     halves = _inputs(crossed, "Concat")
@@ -151,7 +185,16 @@ def _rotation(value: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value] | None:
     cut = [_slice(one) for one in (negated[0], halves[1])]
     if not isinstance(size, int) or cut != [(states, size // 2, size), (states, 0, size // 2)]:
         return None
-    return states, cos, sin
+    if any(sizes(factor)[1:] != [1, *sizes(states)[2:]] for factor in (cos, sin)):
+        return None
+    return states, _joined(cos), _joined(sin)
+
+
+def _joined(value: ir.Value) -> ir.Value:
+    """A value before it got axes of one number."""
+    while (inputs := _inputs(value, "Unsqueeze")) is not None:
+        value = inputs[0]
+    return value
 
 
 def _slice(value: ir.Value) -> tuple[ir.Value, int, int] | None:
@@ -166,56 +209,45 @@ def _slice(value: ir.Value) -> tuple[ir.Value, int, int] | None:
     return inputs[0], int(start or 0), min(int(end or 0), size)
 
 
-def _inputs(value: ir.Value | None, op_type: str) -> list[ir.Value] | None:
-    """The inputs of the node that makes a value, if it is of this kind and has them all."""
-    node = value.producer() if value is not None else None
-    if node is None or node.op_type != op_type:
-        return None
-    found = [one for one in node.inputs if one is not None]
-    return found if len(found) == len(node.inputs) else None
-
-
 # ── Products ──
 
 
-def _rows_of(value: ir.Value | None) -> ir.Value | None:
+def _heads(value: ir.Value | None) -> ir.Value | None:
     """``(batch, heads, new, d)`` of rows ``(batch, new, heads * d)``, as `fuse_attention` makes them."""
     shaped = _inputs(value, "Reshape")
-    turned = _inputs(shaped[0], "Transpose") if shaped is not None else None
-    return turned[0] if turned is not None else None
+    return _turned(shaped[0]) if shaped is not None else None
 
 
 def _take_rows(node: ir.Node) -> None:
     """What a product gives goes into an attention as it is, where it is only split into heads and turned before."""
     for place in range(3):
-        turned = _inputs(_rows_of(node.inputs[place]), "Transpose")
-        shaped = _inputs(turned[0], "Reshape") if turned is not None else None
-        if turned is None or shaped is None or len(sizes(shaped[0])) != 3 or len(sizes(turned[0])) != 4:
-            continue
-        heads = sizes(turned[0])[2:]
-        perm = turned[0].uses()[0].node.attributes.get_ints("perm")
-        if list(perm or ()) == [0, 2, 1, 3] and sizes(shaped[0])[:2] == sizes(turned[0])[:2]:
-            if all(isinstance(size, int) for size in heads) and sizes(shaped[0])[2] == heads[0] * heads[1]:
-                node.replace_input_with(place, shaped[0])
+        split = _turned(_heads(node.inputs[place]))
+        shaped = _inputs(split, "Reshape")
+        if shaped is not None and _is_split(shaped[0], split):
+            node.replace_input_with(place, shaped[0])
 
 
 def _give_rows(node: ir.Node) -> None:
     """What an attention gives goes on as it is, where it is only turned and put together after it."""
-    value = node.outputs[0]
+    made = [node.outputs[0]]
     for op_type in ("Reshape", "Transpose", "Transpose", "Reshape"):
-        uses = value.uses()
-        if len(uses) != 1 or uses[0].node.op_type != op_type:
+        users = [use.node for use in made[-1].uses()]
+        if len(users) != 1 or users[0].op_type != op_type:
             return
-        value = uses[0].node.outputs[0]
-    if len(sizes(value)) == 3 and sizes(value)[-1] == _width(node):
-        node.outputs[0].shape, node.outputs[0].dtype = value.shape, value.dtype
-        ir.convenience.replace_all_uses_with(value, node.outputs[0])
+        made.append(users[0].outputs[0])
+    *_, turned, split, rows = made
+    if _turned(split) is turned and _is_split(rows, split):
+        node.outputs[0].shape, node.outputs[0].type = rows.shape, rows.type
+        ir.convenience.replace_all_uses_with(rows, node.outputs[0])
 
 
-def _width(node: ir.Node) -> int | None:
-    """All heads of an attention's queries."""
-    size = sizes(node.inputs[3])[-1] if node.inputs[3] is not None else None
-    return node.attributes.get_int("num_heads", 0) * size if isinstance(size, int) else None
+def _is_split(rows: ir.Value, heads: ir.Value | None) -> bool:
+    """Whether the last axis of one value is the last two of the other."""
+    whole, parts = sizes(rows), sizes(heads)
+    if len(whole) != 3 or len(parts) != 4 or whole[:2] != parts[:2]:
+        return False
+    count, size = parts[2:]
+    return isinstance(count, int) and isinstance(size, int) and whole[2] == count * size
 
 
 def _multiply_once(model: ir.Model, node: ir.Node) -> None:
@@ -227,8 +259,9 @@ def _multiply_once(model: ir.Model, node: ir.Node) -> None:
     biases = [bias for *_, bias in linears if bias is not None]
     if len(biases) not in (0, 3):
         return
-    first = min((value.producer() for value in node.inputs[:3] if value is not None), key=list(model.graph).index)
-    nodes = Nodes(model, first.outputs[0])  # type: ignore[union-attr]
+    made = {value for value in node.inputs[:3] if value is not None}
+    first = next(value for other in model.graph for value in other.outputs if value in made)
+    nodes = Nodes(model, first)
     joined = nodes.add("Concat", *[weight for _, weight, _ in linears], axis=0)
     rows = nodes.add("MatMul", linears[0][0], nodes.add("Transpose", joined, perm=[1, 0]))
     if biases:
@@ -245,10 +278,12 @@ def _linear(value: ir.Value | None) -> tuple[ir.Value, ir.Value, ir.Value | None
         if len(constants) != 1:
             return None
         bias = constants[0]
-        value = terms[1 - terms.index(bias)]
+        value = next(one for one in terms if one is not bias)
     product = _inputs(value, "MatMul")
     turned = _inputs(product[1], "Transpose") if product is not None else None
     if product is None or turned is None or not turned[0].is_initializer() or len(sizes(turned[0])) != 2:
+        return None
+    if bias is not None and sizes(bias) != sizes(turned[0])[:1]:
         return None
     return product[0], turned[0], bias
 
@@ -258,25 +293,29 @@ def _linear(value: ir.Value | None) -> tuple[ir.Value, ir.Value, ir.Value | None
 
 def _join_residual(model: ir.Model, node: ir.Node) -> None:
     """``(a + b) / sqrt(mean((a + b) ** 2) + epsilon) * weight`` by one operator, which gives the sum as well."""
-    quotient, weight = (_inputs(node.outputs[0], "Mul") or [None, None])[::-1]
-    if quotient is None or weight is None:
+    factors = _inputs(node.outputs[0], "Mul")
+    if factors is None:
         return
-    if quotient.is_initializer():
-        quotient, weight = weight, quotient
+    weight, quotient = factors if factors[0].is_initializer() else factors[::-1]
     divided = _inputs(quotient, "Div")
     terms = _inputs(divided[0], "Add") if divided is not None else None
     epsilon = _epsilon(divided[1], divided[0]) if divided is not None else None
     if divided is None or terms is None or epsilon is None or not weight.is_initializer():
         return
-    same = sizes(terms[0]) == sizes(terms[1]) == sizes(divided[0])
+    same = len(sizes(divided[0])) == 3 and sizes(terms[0]) == sizes(terms[1]) == sizes(
+        divided[0]
+    )  # no axis of one is spread over the other's
     if not same or sizes(weight) != sizes(divided[0])[-1:] or divided[0].dtype != ir.DataType.FLOAT:
         return
     made = Nodes(model, divided[0]).add(
         "SkipSimplifiedLayerNormalization", *terms, weight, outputs=4, domain=DOMAIN, epsilon=epsilon
     )
     for old, new in ((node.outputs[0], made[0]), (divided[0], made[3])):
-        new.shape, new.dtype = old.shape, old.dtype
+        new.shape, new.type = old.shape, old.type
         ir.convenience.replace_all_uses_with(old, new)
+    for value in made:
+        if not value.uses():
+            value.name = ""  # so that it is not computed
 
 
 def _epsilon(root: ir.Value, states: ir.Value) -> float | None:
