@@ -3,6 +3,8 @@
 
 **Rotations.** The attention rotates queries and keys itself, by tables of cosines and sines for all positions. They are
 written as the program computes them, over a range instead of its positions, and ONNX Runtime folds them when it loads.
+The operator counts padding on the left as well (given positions, it takes the first row's for a whole prompt). That
+turns a padded text's queries and keys by the same angle more, of which their products know nothing.
 
 **Products.** Queries, keys and values of the same states come of one product with their weights one below the other.
 ONNX Runtime joins them when it loads, so that the graph refers to the weights of the program, where they lie.
@@ -29,7 +31,7 @@ from .onnx_fusing import sizes as sizes_or_unknown
 _ROTATED = 16
 
 #: Inputs of the attention.
-_COS, _SIN, _POSITIONS = 7, 8, 9
+_COS, _SIN = 7, 8
 
 #: What a cosine goes through from number to number: those of one position are computed of that one alone.
 _NUMBERWISE = frozenset(("Cast", "Cos", "Mul", "Sin", "Unsqueeze"))
@@ -165,7 +167,7 @@ def _rotate_inside(tables: _Tables, node: ir.Node) -> None:
         shape = (_inputs(node.inputs[place], "Reshape") or [])[1]
         turned = nodes.add("Transpose", states, perm=list(_TURN))
         node.replace_input_with(place, nodes.add("Reshape", turned, shape))
-    for place, value in zip((_COS, _SIN, _POSITIONS), (*made, tables.positions), strict=True):
+    for place, value in zip((_COS, _SIN), made, strict=True):
         node.replace_input_with(place, value)
     node.attributes["do_rotary"] = ir.AttrInt64("do_rotary", 1)
 
