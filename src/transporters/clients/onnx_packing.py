@@ -5,6 +5,7 @@
 written as the program computes them, over a range instead of its positions, and ONNX Runtime folds them when it loads.
 The operator counts padding on the left as well (given positions, it takes the first row's for a whole prompt). That
 turns a padded text's queries and keys by the same angle more, of which their products know nothing.
+Positions that are not counted one by one from the first, which no client gives, are not followed.
 
 **Products.** Queries, keys and values of the same states come of one product with their weights one below the other.
 ONNX Runtime joins them when it loads, so that the graph refers to the weights of the program, where they lie.
