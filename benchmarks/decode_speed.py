@@ -88,11 +88,9 @@ def run_genai(folder: Path) -> None:
     import onnxruntime_genai as genai
 
     task = json.loads(sys.stdin.read())
-    path = folder / "genai_config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    config["model"]["decoder"].setdefault("session_options", {})["intra_op_num_threads"] = THREADS
-    path.write_text(json.dumps(config, indent=2), encoding="utf-8")
-    model = genai.Model(str(folder))
+    config = genai.Config(str(folder))
+    config.overlay(json.dumps({"model": {"decoder": {"session_options": {"intra_op_num_threads": THREADS}}}}))
+    model = genai.Model(config)
     parameters = genai.GeneratorParams(model)
     length = len(task["ids"][0]) + task["steps"] + 8
     parameters.set_search_options(max_length=length, min_length=length)
