@@ -4,7 +4,8 @@
 All in float32 on the CPU, one text, greedy, two threads. Each side reads a prompt of ``past`` tokens, and then the
 tokens that follow are timed one by one; the sides take turns, round by round. Our graph runs twice: in the loop of
 `ExportedModel.generate` (Transformers' ``forward`` call for call), and in ONNX Runtime GenAI, which also runs the
-builder's graph.
+builder's graph. In GenAI each turn is a process of its own: of two models in one process, the one that was loaded last
+is faster, whichever it is.
 
     python benchmarks/decode_speed.py [--past 128 1024] [--steps 24] [--rounds 3] [--work DIR]
 
@@ -70,23 +71,32 @@ def by_forward(model: Any) -> Side:
 
 
 def by_genai(folder: Path) -> Side:
-    """A folder in ONNX Runtime GenAI."""
-    import onnxruntime_genai as genai
-
-    path = folder / "genai_config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    config["model"]["decoder"].setdefault("session_options", {})["intra_op_num_threads"] = THREADS
-    path.write_text(json.dumps(config, indent=2), encoding="utf-8")
-    model = genai.Model(str(folder))
+    """A folder in ONNX Runtime GenAI, in a process that does nothing else."""
 
     def side(ids: torch.Tensor, steps: int) -> list[float]:
-        parameters = genai.GeneratorParams(model)
-        parameters.set_search_options(max_length=ids.shape[1] + steps + 8, min_length=ids.shape[1] + steps + 8)
-        generator = genai.Generator(model, parameters)
-        generator.append_tokens(ids.tolist())
-        return timed(steps, generator.generate_next_token)
+        task = json.dumps({"ids": ids.tolist(), "steps": steps})
+        command = [sys.executable, __file__, "--genai", str(folder)]
+        done = subprocess.run(command, check=True, input=task, stdout=subprocess.PIPE, text=True)
+        times: list[float] = json.loads(done.stdout.splitlines()[-1])
+        return times
 
     return side
+
+
+def run_genai(folder: Path) -> None:
+    """Read a task, and print the times of a folder in ONNX Runtime GenAI."""
+    import onnxruntime_genai as genai
+
+    task = json.loads(sys.stdin.read())
+    config = genai.Config(str(folder))
+    config.overlay(json.dumps({"model": {"decoder": {"session_options": {"intra_op_num_threads": THREADS}}}}))
+    model = genai.Model(config)
+    parameters = genai.GeneratorParams(model)
+    length = len(task["ids"][0]) + task["steps"] + 8
+    parameters.set_search_options(max_length=length, min_length=length)
+    generator = genai.Generator(model, parameters)
+    generator.append_tokens(task["ids"])
+    print(json.dumps(timed(task["steps"], generator.generate_next_token)))
 
 
 def sides(work: Path) -> dict[str, Side]:
@@ -137,7 +147,11 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--work", type=Path)
+    parser.add_argument("--genai", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.genai is not None:
+        run_genai(arguments.genai)
+        return 0
     torch.set_num_threads(THREADS)
     with tempfile.TemporaryDirectory() as temporary:
         compared = sides(arguments.work or Path(temporary))

@@ -25,7 +25,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-_DOMAIN, _OPERATOR = "com.microsoft", "GroupQueryAttention"
+DOMAIN, ATTENTION = "com.microsoft", "GroupQueryAttention"
 
 #: Axis of keys and values that grows with the text.
 _TOKENS = 2
@@ -74,7 +74,7 @@ def fuse_attention(model: ir.Model, contract: Mapping[str, Any]) -> ir.Model | N
     if len(attentions) < len(layers):
         return None
     _count_by_the_mask(fused, attentions)
-    nodes = _Nodes(fused, attentions[0].query)
+    nodes = Nodes(fused, attentions[0].query)
     lengths = _lengths(nodes)
     biases: dict[str, ir.Value] = {}
     for attention in attentions:
@@ -82,7 +82,7 @@ def fuse_attention(model: ir.Model, contract: Mapping[str, Any]) -> ir.Model | N
         if name not in biases:
             biases[name] = _bias(nodes, attention)
         _replace(fused, attention, lengths, biases[name])
-    fused.opset_imports[_DOMAIN] = 1
+    fused.opset_imports[DOMAIN] = 1
     RemoveUnusedNodesPass()(fused)
     caches = [value for attention in attentions for value in attention.past]
     return fused if all(_is_the_operators(use) for value in caches for use in value.uses()) else None
@@ -98,7 +98,7 @@ def fuse_norms(model: ir.Model) -> int:
         for use in list(node.outputs[0].uses()):
             if use.node.op_type == "Mul":
                 divided = use.node.inputs[1 - use.idx]
-                quotient = _Nodes(model, use.node.outputs[0]).add("Div", divided, root.outputs[0])
+                quotient = Nodes(model, use.node.outputs[0]).add("Div", divided, root.outputs[0])
                 quotient.shape, quotient.dtype = use.node.outputs[0].shape, use.node.outputs[0].dtype
                 ir.convenience.replace_all_uses_with(use.node.outputs[0], quotient)
                 count += 1
@@ -125,16 +125,16 @@ def _attention(model: ir.Model, layer: Mapping[str, Any]) -> _Attention | None:
     weights = _skip(product.inputs[0], {"Reshape"})
     if score is None or masked is None or weights is None or not _is_softmax_of(weights, masked):
         return None
-    scale, mask = _number(score.inputs[1]), masked.inputs[0]
+    scale, mask = number(score.inputs[1]), masked.inputs[0]
     result = _last(product.outputs[0])
-    if query is None or mask is None or scale is None or _sizes(mask)[1:2] != [1]:
+    if query is None or mask is None or scale is None or sizes(mask)[1:2] != [1]:
         return None
-    if not all(len(_sizes(value)) == 4 for value in (query, result, mask)):
+    if not all(len(sizes(value)) == 4 for value in (query, result, mask)):
         return None
     return _Attention(query, (keys[0], values[0]), (past[0], past[1]), (keys[1], values[1]), mask, scale, result)
 
 
-def _sizes(value: ir.Value) -> list[Any]:
+def sizes(value: ir.Value) -> list[Any]:
     """A value's sizes, numbers where they are known; none where not even their number is."""
     return list(value.shape) if value.shape is not None else []
 
@@ -143,7 +143,7 @@ def _is_the_operators(use: Any) -> bool:
     """Whether a cache is read by the operator, or asked for sizes other than its length."""
     if use.node.op_type == "Shape":
         return int(use.node.attributes.get_int("end", 4)) <= _TOKENS
-    return str(use.node.op_type) == _OPERATOR
+    return str(use.node.op_type) == ATTENTION
 
 
 def _only(value: ir.Value, op_type: str) -> ir.Node | None:
@@ -193,7 +193,8 @@ def _is_softmax_of(weights: ir.Value, masked: ir.Node) -> bool:
     return node is not None and node.op_type == "Softmax" and node.inputs[0] is masked.outputs[0]
 
 
-def _number(value: ir.Value | None) -> float | None:
+def number(value: ir.Value | None) -> float | None:
+    """A constant of one number."""
     tensor = ir.convenience.get_const_tensor(value) if value is not None else None
     return float(tensor.numpy().reshape(-1)[0]) if tensor is not None and tensor.size == 1 else None
 
@@ -201,7 +202,7 @@ def _number(value: ir.Value | None) -> float | None:
 # ── What takes its place ──
 
 
-class _Nodes:
+class Nodes:
     """Adds nodes before the place where a value is made."""
 
     def __init__(self, model: ir.Model, before: ir.Value) -> None:
@@ -222,7 +223,7 @@ class _Nodes:
         return found
 
 
-def _length(nodes: _Nodes, name: str) -> ir.Value:
+def _length(nodes: Nodes, name: str) -> ir.Value:
     """The size of axis 1 of an input, ``(1,)`` int64."""
     value = next(value for value in nodes.graph.inputs if value.name == name)
     found: ir.Value = nodes.add("Shape", value, start=1, end=2)
@@ -241,13 +242,13 @@ def _count_by_the_mask(model: ir.Model, attentions: list[_Attention]) -> None:
     ]
     if not asked:
         return
-    nodes = _Nodes(model, asked[0].outputs[0])
+    nodes = Nodes(model, asked[0].outputs[0])
     seen = nodes.add("Sub", _length(nodes, "attention_mask"), _length(nodes, "input_ids"))
     for node in asked:
         ir.convenience.replace_all_uses_with(node.outputs[0], seen)
 
 
-def _lengths(nodes: _Nodes) -> tuple[ir.Value, ir.Value]:
+def _lengths(nodes: Nodes) -> tuple[ir.Value, ir.Value]:
     """``seqlens_k`` ``(batch,)`` int32, the last place of each row's text, and ``total_sequence_length`` int32."""
     total = nodes.add("Cast", _length(nodes, "attention_mask"), to=ir.DataType.INT32)
     last = nodes.add("Sub", total, nodes.constant(np.array([1], dtype=np.int32)))
@@ -256,7 +257,7 @@ def _lengths(nodes: _Nodes) -> tuple[ir.Value, ir.Value]:
     return nodes.add("Expand", last, rows), nodes.add("Squeeze", total)
 
 
-def _bias(nodes: _Nodes, attention: _Attention) -> ir.Value:
+def _bias(nodes: Nodes, attention: _Attention) -> ir.Value:
     """The mask as what is added to scores. A least number and not -inf: of a row of those comes no number."""
     dtype = attention.query.dtype or ir.DataType.FLOAT
     kind = dtype.numpy()
@@ -266,8 +267,8 @@ def _bias(nodes: _Nodes, attention: _Attention) -> ir.Value:
 
 
 def _replace(model: ir.Model, old: _Attention, lengths: tuple[ir.Value, ir.Value], bias: ir.Value) -> None:
-    nodes = _Nodes(model, old.result)
-    heads, kv_heads, size = _sizes(old.query)[1], _sizes(old.past[0])[1], _sizes(old.result)[3]
+    nodes = Nodes(model, old.result)
+    heads, kv_heads, size = sizes(old.query)[1], sizes(old.past[0])[1], sizes(old.result)[3]
     flat = nodes.constant(np.array([0, 0, -1], dtype=np.int64))
     rows = [
         nodes.add("Reshape", nodes.add("Transpose", value, perm=[0, 2, 1, 3]), flat) for value in (old.query, *old.new)
@@ -275,7 +276,7 @@ def _replace(model: ir.Model, old: _Attention, lengths: tuple[ir.Value, ir.Value
     attributes = {"num_heads": heads, "kv_num_heads": kv_heads, "scale": old.scale}
     empty = (None, None, None)
     result, *present = nodes.add(
-        _OPERATOR, *rows, *old.past, *lengths, *empty, bias, outputs=3, domain=_DOMAIN, **attributes
+        ATTENTION, *rows, *old.past, *lengths, *empty, bias, outputs=3, domain=DOMAIN, **attributes
     )
     apart = nodes.constant(np.array([0, 0, heads, size], dtype=np.int64))
     back = nodes.add("Transpose", nodes.add("Reshape", result, apart), perm=[0, 2, 1, 3])

@@ -22,6 +22,7 @@ from ..runners.onnx_runner import OnnxRunner
 from ..trees import pytrees
 from .base import Client, float_dtype
 from .onnx_fusing import fuse_attention, fuse_norms
+from .onnx_packing import pack
 
 if TYPE_CHECKING:
     from ..artifacts.exported import ExportedModel
@@ -87,10 +88,10 @@ class OnnxRuntimeGenai(Client):
         if float_dtype(exported) == "bfloat16":
             raise UsageError(f"{self.name} has no bfloat16 on the CPU", advice="export with --dtype float32 or float16")
         heads, head_size, layers = self._sizes(exported.cache_contract)
-        self._fused = _fused(exported)
         config = exported.model_config.get_text_config()
         positions = {"position_ids": "position_ids"} if "position_ids" in exported.sample_inputs else {}
         context = int(getattr(config, "max_position_embeddings", None) or 2048)
+        self._fused = _fused(exported, context)
         self._config = {
             "model": {
                 "type": model_type,
@@ -154,12 +155,13 @@ class OnnxRuntimeGenai(Client):
             _write(path, {**json.loads(path.read_text(encoding="utf-8")), "tokenizer_class": _ANY_TOKENIZER})
 
 
-def _fused(exported: ExportedModel) -> Any:
-    """The program with fused attention and norms, if there is one and it computes the same; the weights are shared."""
+def _fused(exported: ExportedModel, context: int) -> Any:
+    """The program with fused operators, if there is one and it computes the same; the weights are shared."""
     fused = fuse_attention(exported.program, exported.cache_contract or {"layers": []})
     if fused is None:
         return None
     fuse_norms(fused)
+    pack(fused, context)
     step = {name: pytrees.map_named(lambda _, leaf: leaf[:1], tree) for name, tree in exported.sample_inputs.items()}
     inputs = exported.complete_inputs(step)
     given = OnnxRunner(fused, exported.inputs, exported.outputs).run(inputs)
