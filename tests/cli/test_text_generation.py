@@ -9,7 +9,7 @@ import shutil
 import pytest
 import small_models
 import torch
-from transformers import BertConfig, BertLMHeadModel, MistralConfig, MistralForCausalLM
+from transformers import BertConfig, BertLMHeadModel, GPTNeoConfig, GPTNeoForCausalLM
 
 pytestmark = pytest.mark.model
 
@@ -142,12 +142,14 @@ def test_where_no_cache_is_possible_a_note_says_so(command, model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [("mistral", "executorch cannot keep this cache yet"), ("bert", "gives no cache back")]
+    ("kind", "words"), [("gpt_neo", "executorch cannot keep this cache yet"), ("bert", "gives no cache back")]
 )
 def test_a_cache_that_executorch_cannot_keep_is_left_out(command, tmp_path, kind, words):
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     made = {
-        "mistral": lambda: MistralForCausalLM(MistralConfig(vocab_size=64, num_key_value_heads=2, **sizes)),
+        "gpt_neo": lambda: GPTNeoForCausalLM(
+            GPTNeoConfig(vocab_size=64, hidden_size=32, num_heads=2, num_layers=1, attention_types=[[["local"], 1]])
+        ),
         "bert": lambda: BertLMHeadModel(BertConfig(vocab_size=64, **sizes)),
     }
     made[kind]().save_pretrained(tmp_path / kind)

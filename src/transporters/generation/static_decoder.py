@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 #: Tokens that a text may have, where the model says more and the caller nothing. Each takes memory, used or not.
 CONTEXT = 2048
 
-#: Places of the cache in the run that shows whether a model takes it.
+#: Two more than the tokens of the run that shows whether a model takes such a cache.
 _PROBE = 12
 
 #: How many machine epsilons the scores of a text in two steps may be from those of the text at once.
@@ -233,17 +233,23 @@ def static_contract(model: Any, wanted: int | None) -> CacheContract:
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if wanted is not None and limit is not None and wanted > limit:
         raise InputError(f"{type(model).__name__} takes up to {limit} tokens, so max_context={wanted} is too much")
-    context = wanted if wanted is not None else min(limit or CONTEXT, CONTEXT)
-    return CacheContract(cache_contract(model).layers, context)
+    return CacheContract(cache_contract(model).layers, wanted if wanted is not None else _context(model))
+
+
+def _context(model: Any) -> int:
+    """Tokens that a text may have where nobody says it."""
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return min(limit or CONTEXT, CONTEXT)
 
 
 def unfit(model: Any, contract: CacheContract) -> str | None:
     """Why a model's cache cannot be kept inside of a program, or None.
 
-    The question is put to the model: a text in two steps must have the scores of the text at once.
+    The question is put to the model: a text in two steps must have the scores of the text at once. There are as many
+    places as a text may have tokens, for a model may count from their end.
     """
     name = type(model).__name__
-    decoder = StaticDecoder(model, replace(contract, context=_PROBE))
+    decoder = StaticDecoder(model, replace(contract, context=max(_PROBE, _context(model))))
     ids = torch.arange(_PROBE - 2, device=model.device)[None] % model.config.get_text_config().vocab_size
     try:
         with torch.no_grad(), preserved_state(decoder):
