@@ -230,7 +230,7 @@ def static_contract(model: Any, wanted: int | None) -> CacheContract:
     Raises:
         InputError: The model has no cache, or takes no texts of the wanted length.
     """
-    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    limit = _limit(model)
     if wanted is not None and limit is not None and wanted > limit:
         raise InputError(f"{type(model).__name__} takes up to {limit} tokens, so max_context={wanted} is too much")
     return CacheContract(cache_contract(model).layers, wanted if wanted is not None else _context(model))
@@ -238,8 +238,14 @@ def static_contract(model: Any, wanted: int | None) -> CacheContract:
 
 def _context(model: Any) -> int:
     """Tokens that a text may have where nobody says it."""
-    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return min(limit or CONTEXT, CONTEXT)
+    return min(_limit(model) or CONTEXT, CONTEXT)
+
+
+def _limit(model: Any) -> int | None:
+    """Tokens that a text may have by the model's configuration."""
+    config = model.config.get_text_config()
+    found = (getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len"))
+    return next((limit for limit in found if isinstance(limit, int)), None)
 
 
 def unfit(model: Any, contract: CacheContract) -> str | None:
