@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 import torch
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from transporters import ExportedModel, OnnxExporter
 from transporters.errors import ArtifactError
@@ -171,3 +172,26 @@ def test_the_manifest_says_what_the_program_is(outside: tuple[ExportedModel, Pat
     proto = onnx.load(folder / "model.onnx", load_external_data=False)
     assert sum(program["operators"].values()) == len(proto.graph.node)
     assert program["providers"]["CPUExecutionProvider"]["MatMul"] >= 8
+
+
+class Filled(torch.nn.Module):
+    """Outputs of which a field is filled in later, one is empty, and one is the same number for all inputs."""
+
+    def forward(self, x: torch.Tensor) -> BaseModelOutputWithPooling:
+        found = BaseModelOutputWithPooling(last_hidden_state=x * 2, hidden_states=(None, x + 1, 7))
+        found.pooler_output = x.sum(-1)
+        return found
+
+
+def test_outputs_are_those_of_eager_whatever_the_graph_can_hold(tmp_path: Path) -> None:
+    exported = OnnxExporter().export(Filled().eval(), {"x": torch.rand(2, 3)})
+    names = {output.name for output in exported.program.graph.outputs}
+    assert names == {"last_hidden_state", "pooler_output", "hidden_states.1"}
+    x = torch.rand(4, 3)
+    for program in (exported, ExportedModel.load(exported.save(tmp_path / "out"))):
+        found = program(x=x)
+        torch.testing.assert_close(found.last_hidden_state, x * 2)
+        torch.testing.assert_close(found.pooler_output, x.sum(-1))
+        assert found.hidden_states[0] is None
+        torch.testing.assert_close(found.hidden_states[1], x + 1)
+        assert found.hidden_states[2] == 7

@@ -31,7 +31,6 @@ from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWin
 
 from ..errors import InputError
 from ..exporters.tracing import preserved_state
-from ..exporters.workarounds.model.scans import INITIAL_STATE
 from ..trees import pytrees
 from . import graph_cache
 from .cache_contract import BATCH, PAST, PRESENT, WINDOW, CacheContract, LayerCache, Slot
@@ -104,14 +103,9 @@ class Decoder(torch.nn.Module):
         more = {"position_ids": position_ids} if position_ids is not None else {}
         if all(self.contract.linear):
             attention_mask = attention_mask.narrow(1, seen, new)  # such models take the mask of the new tokens only
-        token = INITIAL_STATE.set(None)
-        try:
-            outputs = self.of_model(
-                input_ids=input_ids, attention_mask=attention_mask, cache=cache, use_cache=True, **more
-            )
-        finally:
-            INITIAL_STATE.reset(token)
-        return {"logits": outputs.logits, **self._present(graph_cache.read(self.contract, cache))}
+        more |= {"input_ids": input_ids, "attention_mask": attention_mask}
+        logits, tensors = graph_cache.step(self.of_model, self.contract, cache, **more)
+        return {"logits": logits, **self._present(tensors)}
 
     def _one_by_one(self, ids: torch.Tensor, mask: torch.Tensor, places: Any, given: Nested) -> Nested:
         """The same step token by token, as eager's reference where several at once would forget the state."""

@@ -134,6 +134,22 @@ def build(contract: CacheContract, given: Mapping[str, Any], seen: Any) -> Cache
     return GraphCache(layers=[_layer(layer, given, seen) for layer in contract.layers])
 
 
+def step(
+    model: Any, contract: CacheContract, cache: Cache, **inputs: Any
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Run a model with a cache, which it writes.
+
+    Returns:
+        Its logits, and what `read` gives.
+    """
+    token = INITIAL_STATE.set(None)
+    try:
+        logits: torch.Tensor = model(cache=cache, use_cache=True, **inputs).logits
+    finally:
+        INITIAL_STATE.reset(token)
+    return logits, read(contract, cache)
+
+
 def read(contract: CacheContract, cache: Cache) -> dict[str, torch.Tensor]:
     """Input name to the tensor that the next step gets in its place."""
     found = {}

@@ -28,7 +28,6 @@ import torch
 
 from ..errors import InputError
 from ..exporters.tracing import preserved_state
-from ..exporters.workarounds.model.scans import INITIAL_STATE
 from . import graph_cache
 from .cache_contract import CacheContract
 from .decoder import PLAIN, named_refusal, nested
@@ -207,16 +206,10 @@ class EmbedsDecoder(_Part):
             more[self.pictures.types] = of_pictures[self.pictures.types]
         if all(self.contract.linear):
             attention_mask = attention_mask.narrow(1, seen, new)  # such models take the mask of the new tokens only
-        token = INITIAL_STATE.set(None)
-        try:
-            with self._inner(inputs_embeds, of_pictures):
-                outputs = self.of_model(
-                    inputs_embeds=inputs_embeds, attention_mask=attention_mask, cache=cache, use_cache=True, **more
-                )
-        finally:
-            INITIAL_STATE.reset(token)
-        tensors = graph_cache.read(self.contract, cache)
-        return {"logits": outputs.logits, **nested({slot.present: tensors[slot.name] for slot in self.contract.slots})}
+        more |= {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
+        with self._inner(inputs_embeds, of_pictures):
+            logits, tensors = graph_cache.step(self.of_model, self.contract, cache, **more)
+        return {"logits": logits, **nested({slot.present: tensors[slot.name] for slot in self.contract.slots})}
 
     @contextmanager
     def _inner(self, embeds: torch.Tensor, of_pictures: Mapping[str, Any]) -> Iterator[None]:

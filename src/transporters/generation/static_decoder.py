@@ -25,7 +25,6 @@ from transformers.cache_utils import DummyLayer, DynamicLayer, LinearAttentionLa
 
 from ..errors import InputError
 from ..exporters.tracing import preserved_state
-from ..exporters.workarounds.model.scans import INITIAL_STATE
 from . import graph_cache
 from .cache_contract import TOKENS, CacheContract, LayerCache, Slot
 from .decoder import Decoder, cache_contract
@@ -132,17 +131,10 @@ class StaticDecoder(Decoder):
         more: dict[str, Any] = {"logits_to_keep": kept} if self.keeps_last else {}
         if self.takes_positions:
             more["position_ids"] = places[None]
-        token = INITIAL_STATE.set(None)
-        try:
-            outputs = self.of_model(
-                input_ids=tokens, attention_mask=self._mask(places), cache=cache, use_cache=True, **more
-            )
-        finally:
-            INITIAL_STATE.reset(token)
-        for name, tensor in graph_cache.read(self.contract, cache).items():
-            if (held := self._states.get(name)) is not None:
-                held.copy_(tensor)
-        logits: torch.Tensor = outputs.logits
+        more |= {"input_ids": tokens, "attention_mask": self._mask(places)}
+        logits, tensors = graph_cache.step(self.of_model, self.contract, cache, **more)
+        for name, held in self._states.items():
+            held.copy_(tensors[name])
         return logits
 
     @property

@@ -61,13 +61,18 @@ class _ImagesInTurn(torch.nn.Module):
     repro=Repro(_ListedImages, lambda: (torch.rand(3, 3, 8, 8),), dynamic=True, builds=True),
 )
 def _patch_listed_features(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep the features of all images in one tensor; the runner splits them."""
+    """Keep the features of all images in one tensor; the runner splits them. Images that have sizes stay apart."""
     from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
     from transformers.utils.output_capturing import select_hidden_states
 
     selected = select_hidden_states("vision_feature_layer")(_layer_features)
     joined: Callable[..., Any] = merge_with_config_defaults(can_return_tuple(selected))
-    return joined
+
+    @functools.wraps(original)
+    def features(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return NotImplemented if kwargs.get("image_sizes") is not None else joined(self, *args, **kwargs)
+
+    return features
 
 
 def _layer_features(
@@ -75,12 +80,10 @@ def _layer_features(
     pixel_values: torch.Tensor,
     vision_feature_layer: Any = None,
     vision_feature_select_strategy: str | None = None,
-    image_sizes: Any = None,
     **kwargs: Any,
 ) -> Any:
     """Llava: the states after one layer or several, with or without each image's first token."""
-    if image_sizes is not None:
-        kwargs["image_sizes"] = image_sizes
+    kwargs.pop("image_sizes", None)  # None, or the original is at work
     found = self.vision_tower(pixel_values, return_dict=True, **kwargs)
     layers = [vision_feature_layer] if isinstance(vision_feature_layer, int) else vision_feature_layer
     first = int(vision_feature_select_strategy == "default")
