@@ -7,6 +7,7 @@ only in the thread that installed it: another thread that happens to run the sam
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import importlib
 import importlib.util
@@ -14,7 +15,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from .. import versions
@@ -139,17 +139,30 @@ def targets(workaround: Workaround, path: str) -> list[tuple[Any, str]]:
         return [resolved] if resolved else []
     parts = path.split(".")
     found: list[tuple[Any, str]] = []
-    for module_name in list(sys.modules):
+    for module_name in _under(path[: path.index("*")], len(sys.modules)):
         pieces = module_name.split(".")
         rest = parts[len(pieces) :]
-        if len(rest) not in (1, 2) or not all(map(fnmatchcase, pieces, parts)):
+        if len(rest) not in (1, 2) or not all(map(fnmatch.fnmatchcase, pieces, parts)):
             continue
-        owners: list[Any] = [sys.modules[module_name]]
+        module = sys.modules[module_name]
+        owners: list[Any] = [module]
         if len(rest) == 2:
-            values = vars(owners[0]).items()
-            owners = [v for k, v in values if fnmatchcase(k, rest[0]) and getattr(v, "__module__", "") == module_name]
+            named = fnmatch.filter(_defined(module_name, len(vars(module))), rest[0])
+            owners = [owner for name in named if (owner := vars(module).get(name)) is not None]
         found.extend((owner, rest[-1]) for owner in owners if rest[-1] in vars(owner))
     return found
+
+
+@functools.lru_cache(maxsize=64)
+def _under(prefix: str, loaded: int) -> list[str]:
+    """Names of loaded modules that may fit a pattern that begins so. ``loaded``, how many there are, tells of new ones."""
+    return [name for name in list(sys.modules) if name.startswith(prefix) or prefix.startswith(name)]
+
+
+@functools.cache
+def _defined(module_name: str, size: int) -> list[str]:
+    """Names of what a loaded module defines itself. ``size``, how many names it has, tells a module that has grown."""
+    return [name for name, value in vars(sys.modules[module_name]).items() if getattr(value, "__module__", "") == module_name]
 
 
 def _install(workaround: Workaround, path: str, owner: Any, name: str, stack: ExitStack) -> None:

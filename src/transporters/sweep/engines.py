@@ -48,7 +48,7 @@ def run(
 
 
 def _local(cases: list[Case], limits: Limits, jobs: int, function: str) -> Iterator[Result]:
-    limited.preload(sorted({case.backend for case in cases}))
+    _preload(cases, function)
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(max(1, jobs)))
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # an interrupt starts no further case
@@ -65,10 +65,9 @@ def _ray(cases: list[Case], limits: Limits, jobs: int, function: str) -> Iterato
         raise MissingBackendError("ray is not installed", advice="pip install 'transporters[ray]'") from error
     if not ray.is_initialized():
         ray.init(address="auto", log_to_driver=False)
-    backends = sorted({case.backend for case in cases})
 
     def task(case: Case) -> Result:
-        limited.preload(backends)
+        _preload(cases, function)
         return limited.run_limited(case, limits, function)
 
     remote: Any = ray.remote(num_cpus=1, max_retries=0)(task)
@@ -80,3 +79,8 @@ def _ray(cases: list[Case], limits: Limits, jobs: int, function: str) -> Iterato
             running.append(remote.remote(waiting.pop()))
         done, running = ray.wait(running, num_returns=1)
         yield from ray.get(done)
+
+
+def _preload(cases: list[Case], function: str) -> None:
+    if function == limited.RUN_CASE:  # another one loads what it needs
+        limited.preload(sorted({case.backend for case in cases}))

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingBackendError
-from ..exporters import auto
 from . import results
 from .cases import Case
+from .rehearsal import loaded_modules
 
 #: `run_case`, as the ``module:Name`` string that a fresh process resolves.
 RUN_CASE = "transporters.sweep.single:run_case"
@@ -50,11 +50,11 @@ class Limits:
 
 
 def preload(backends: Sequence[str]) -> None:
-    """Have all libraries of these backends loaded in the server that processes are forked from.
+    """Have the server that processes are forked from load all that an export to these backends loads.
 
     Has an effect before the first case only.
     """
-    modules = [auto.backend(name).exporter.partition(":")[0] for name in backends]
+    modules = loaded_modules(tuple(backends))
     multiprocessing.get_context("forkserver").set_forkserver_preload(["transporters.sweep.warm", *modules])
 
 

@@ -17,4 +17,5 @@ torch.set_num_threads(1)  # a pool of threads does not survive a fork
 logging.disable(logging.WARNING)
 zoo.classes()
 gc.collect()
+gc.set_threshold(100_000, 50, 100)  # an export makes millions of small objects and hardly a cycle
 gc.freeze()  # what is loaded stays on pages that all processes share
