@@ -155,14 +155,15 @@ def targets(workaround: Workaround, path: str) -> list[tuple[Any, str]]:
 
 @functools.lru_cache(maxsize=64)
 def _under(prefix: str, loaded: int) -> list[str]:
-    """Names of loaded modules that may fit a pattern that begins so. ``loaded``, how many there are, tells of new ones."""
+    """Names of loaded modules that may fit a pattern that begins so. ``loaded``: how many there are, to see new ones."""
     return [name for name in list(sys.modules) if name.startswith(prefix) or prefix.startswith(name)]
 
 
 @functools.cache
 def _defined(module_name: str, size: int) -> list[str]:
     """Names of what a loaded module defines itself. ``size``, how many names it has, tells a module that has grown."""
-    return [name for name, value in vars(sys.modules[module_name]).items() if getattr(value, "__module__", "") == module_name]
+    names = vars(sys.modules[module_name]).items()
+    return [name for name, value in names if getattr(value, "__module__", "") == module_name]
 
 
 def _install(workaround: Workaround, path: str, owner: Any, name: str, stack: ExitStack) -> None:
