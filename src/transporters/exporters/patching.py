@@ -155,7 +155,7 @@ def targets(workaround: Workaround, path: str) -> list[tuple[Any, str]]:
 
 @functools.lru_cache(maxsize=64)
 def _under(prefix: str, loaded: int) -> list[str]:
-    """Names of loaded modules that may fit a pattern that begins so. ``loaded``: how many there are, to see new ones."""
+    """Names of loaded modules that may fit a pattern that begins so. ``loaded``: how many there are (may grow)."""
     return [name for name in list(sys.modules) if name.startswith(prefix) or prefix.startswith(name)]
 
 
