@@ -13,7 +13,7 @@ import torch
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 from transporters import AutoExportConfig, ExecutorchConfig, ExecutorchExporter, ExportedModel
-from transporters.errors import ArtifactError, ConfigError, ExportError, MissingBackendError, RunError
+from transporters.errors import ArtifactError, ConfigError, ExportError, FrozenAxisError, MissingBackendError, RunError
 from transporters.exporters import executorch_bounds, executorch_lowering, exporter_executorch
 from transporters.exporters.executorch_backends.preparation import Preparation
 from transporters.exporters.exporter_executorch import _BACKEND_PREPARE
@@ -113,6 +113,28 @@ def test_general_bounds_shrink_until_tensors_fit(monkeypatch: pytest.MonkeyPatch
     assert any("lowered" in finding.message for finding in found.run.findings)
     mine = export(llama(positions=100_000), max_dims={"batch": 2, "sequence": 300})
     assert {axis.maximum for axis in mine.contract.axes} == {2, 300}, "the caller's own are not touched"
+
+
+def test_the_batch_stays_above_two_as_long_as_lengths_may_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executorch_bounds, "LARGEST_TENSOR", 1 << 19)
+    bounds = {axis.label: axis.maximum for axis in export(llama(positions=100_000)).contract.axes}
+    assert bounds["batch"] == 4
+    assert bounds["sequence"] is not None
+    assert 64 <= bounds["sequence"] < 512
+
+
+class Padded(torch.nn.Module):
+    """An empty tensor of the input's size, which ExecuTorch's lowering fixes to the sample's."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.new_empty(x.shape).copy_(x) * 2
+
+
+def test_an_axis_that_the_lowering_fixes_is_an_error() -> None:
+    fix = "executorch:_fix_empty"
+    assert export(Padded().eval(), {"x": torch.randn(5, 3)}).verify().verified
+    with pytest.raises(FrozenAxisError, match=r"lowering fixes axis 0 .* of x to 5"):
+        export(Padded().eval(), {"x": torch.randn(5, 3)}, skip_workarounds=[fix])
 
 
 class Twice(torch.nn.Module):

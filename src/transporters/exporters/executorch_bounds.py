@@ -18,7 +18,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
-from ..errors import ConfigError, ExportError
+from ..errors import ConfigError, ExportError, FrozenAxisError
 from ..inputs import axes
 from ..trees import pytrees
 from .configs import ExecutorchConfig
@@ -52,8 +52,9 @@ _PARTS = ("text_config", "decoder", "encoder", "audio_config", "vision_config", 
 #: From here on a limit is torch's word for none: a size that depends on values has the largest integer for one.
 _UNBOUNDED = 1 << 48
 
-#: A length that few uses can do without.
-_USEFUL = 512
+#: What bounds of our own are lowered to, one after another: (of the batch or of a length, least). Few uses can do with
+#: a length under 512, and who gives rows in batches gives more than two.
+_STEPS = ((False, 512), (True, 4), (False, 64), (True, 1), (False, 1))
 
 #: No bound that we choose makes a tensor of more bytes; a caller's own may.
 LARGEST_TENSOR = 1 << 27
@@ -113,6 +114,22 @@ def check_bounded(program: ExportedProgram) -> None:
                         advice="patch the model to compute that size from its inputs' sizes, or export with "
                         "dynamic=False",
                     )
+
+
+def check_dynamic(program: ExportedProgram, prepared: Prepared, contract: ShapeContract) -> None:
+    """Refuse a lowered program that fixes an axis which the traced one did not, for ExecuTorch does not say so.
+
+    Raises:
+        FrozenAxisError: Naming the axis.
+    """
+    sizes = dict(_sizes(program, prepared))
+    for axis in contract.axes:
+        size = sizes.get((axis.input, axis.index))
+        if axis.dynamic and isinstance(size, int):
+            raise FrozenAxisError(
+                f"ExecuTorch's lowering fixes axis {axis.index} ({axis.label}) of {axis.input} to {size}",
+                advice="report this case; dynamic=False exports for these sizes alone",
+            )
 
 
 def upper(size: int | torch.SymInt, ranges: dict[Any, Any] | None = None) -> int | None:
@@ -193,24 +210,24 @@ def _shrink(program: ExportedProgram, bounds: dict[Any, _Bound]) -> None:
         for value in _tensors(node.meta.get("val"))
         if any(isinstance(size, torch.SymInt) for size in value.shape)
     }
-    while free := [chosen for chosen in bounds.values() if chosen.free and chosen.most > chosen.sample]:
+    while free := [chosen for chosen in bounds.values() if chosen.free and chosen.most > max(1, chosen.sample)]:
         ranges = dict(_env(program).var_to_range)
         ranges |= {chosen.symbol: ValueRanges(1, chosen.most) for chosen in bounds.values()}
         found = [[upper(size, ranges) for size in shape] + [width] for shape, width in tensors.values()]
         if max((prod(s for s in shape if s is not None) for shape in found), default=0) <= LARGEST_TENSOR:
             return
-        largest = max(free, key=_dispensable)
-        half = largest.most // 2
+        largest = min(free, key=lambda chosen: (_step(chosen), -chosen.most))
+        half = max(largest.most // 2, _STEPS[_step(largest)][1])
         for chosen in free:
             if chosen.label == largest.label and chosen.most > half:
                 chosen.most = max(half, chosen.sample)
                 chosen.source = f"{chosen.source.removesuffix(_LOWERED)}{_LOWERED}"
 
 
-def _dispensable(chosen: _Bound) -> tuple[bool, bool, int]:
-    """What is halved first: lengths down to `_USEFUL`, then the batch, then lengths again."""
-    long = chosen.label != "batch" and chosen.most > _USEFUL
-    return long, chosen.label == "batch", chosen.most
+def _step(chosen: _Bound) -> int:
+    """Which of `_STEPS` lowers a bound that is above one."""
+    batch = chosen.label == "batch"
+    return next(i for i, (of, least) in enumerate(_STEPS) if of == batch and chosen.most > least)
 
 
 _LOWERED = ", lowered to keep every tensor under 128 MiB"

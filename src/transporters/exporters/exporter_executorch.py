@@ -32,7 +32,7 @@ from .executorch_backends.cuda import prepare_for_cuda
 from .executorch_backends.portable import prepare_for_portable
 from .executorch_backends.preparation import Preparation
 from .executorch_backends.xnnpack import prepare_for_xnnpack
-from .executorch_bounds import bound, check_bounded
+from .executorch_bounds import bound, check_bounded, check_dynamic
 from .executorch_facts import shares
 from .exporter_dynamo import DynamoExporter
 from .patching import fix_nodes, fix_program, patched
@@ -146,7 +146,7 @@ class ExecutorchExporter(DynamoExporter):
                 _fix_nodes(lowered, run)
             constants = getattr(model, "constant_methods", None)
             methods = constants(finished.contract) if constants is not None else {}
-            finished.program = _loadable(lowered, preparation, config, run, methods)
+            finished.program = _loadable(lowered, finished, preparation, config, run, methods)
         finished.rungs["exported program"] = run_program(program, prepared)
         finished.rungs["decomposed program"] = run_program(lowered, prepared)
         return finished
@@ -154,6 +154,7 @@ class ExecutorchExporter(DynamoExporter):
 
 def _loadable(
     lowered: ExportedProgram,
+    finished: Finished,
     preparation: Preparation,
     config: ExecutorchConfig,
     run: ExportRun,
@@ -167,7 +168,7 @@ def _loadable(
     Raises:
         ExportError: When the program cannot be loaded without any single one of them either.
     """
-    edge, program = _lower(lowered, preparation, config, run, methods)
+    edge, program = _lower(lowered, finished, preparation, config, run, methods)
     try:
         with run.stage("Load"):
             lowering.load(program["pte"])
@@ -177,7 +178,7 @@ def _loadable(
             smaller = preparation.without(node)
             if smaller is None:
                 continue
-            _, program = _lower(lowered, smaller, config, run, methods)
+            _, program = _lower(lowered, finished, smaller, config, run, methods)
             if lowering.loads(program["pte"]):
                 lowering.tell_withheld(node, error.message, run)
                 return program
@@ -186,6 +187,7 @@ def _loadable(
 
 def _lower(
     lowered: ExportedProgram,
+    finished: Finished,
     preparation: Preparation,
     config: ExecutorchConfig,
     run: ExportRun,
@@ -194,6 +196,7 @@ def _lower(
     """To the delegates, to the memory plan, and to the file."""
     with run.stage("Lower"):
         edge = lowering.to_edge(lowered, preparation, run, methods)
+        check_dynamic(edge.exported_program(lowering.METHOD), finished.prepared, finished.contract)
         facts = {"backend": config.backend, **shares(edge.exported_program(lowering.METHOD))}
     with run.stage("Plan"):
         executable = lowering.to_executorch(edge, config)
