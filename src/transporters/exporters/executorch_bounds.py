@@ -125,7 +125,8 @@ def check_dynamic(program: ExportedProgram, prepared: Prepared, contract: ShapeC
     sizes = dict(_sizes(program, prepared))
     for axis in contract.axes:
         size = sizes.get((axis.input, axis.index))
-        if axis.dynamic and isinstance(size, int):
+        # A symbol that was fixed is no integer, but stands for one.
+        if axis.dynamic and size is not None and (isinstance(size, int) or not size.node.expr.free_symbols):
             raise FrozenAxisError(
                 f"ExecuTorch's lowering fixes axis {axis.index} ({axis.label}) of {axis.input} to {size}",
                 advice="report this case; dynamic=False exports for these sizes alone",

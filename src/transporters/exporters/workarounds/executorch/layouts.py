@@ -37,6 +37,14 @@ def _fix_view_of_attention(graph_module: GraphModule, node: Node) -> bool:
     return True
 
 
+def _fill(x: torch.Tensor) -> torch.Tensor:
+    """The fault, for the reproducer: an empty tensor of the size of ``x``, filled in two parts."""
+    filled = x.new_empty(x.shape)
+    filled[:, :1] = 1
+    filled[:, 1:] = x[:, 1:]
+    return filled
+
+
 @register_fx_node_fix(
     "executorch",
     ops=(torch.ops.aten.empty.memory_format,),
@@ -44,11 +52,7 @@ def _fix_view_of_attention(graph_module: GraphModule, node: Node) -> bool:
     "in it is fixed to the sample's, in all of the program",
     issue="unreported",
     needed="executorch>=1.4.1,<1.5",
-    repro=Repro(
-        lambda x: x.new_empty(x.shape[0], 2 * x.shape[1]).copy_(x.repeat(1, 2)) + 1,
-        lambda: (torch.rand(3, 4),),
-        dynamic=True,
-    ),
+    repro=Repro(_fill, lambda: (torch.rand(3, 4),), dynamic=True),
 )
 def _fix_empty(graph_module: GraphModule, node: Node) -> bool:
     """Fill the tensor, for whose operation there is one form only."""
