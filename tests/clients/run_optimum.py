@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs an exported folder with Optimum, in the environment that has it.
 
-Takes one JSON document on standard input, {folder, task, texts} or {folder, task, ids, mask, steps}; gives {vectors},
-{ids} or {prompts, ids} on the last line of standard output.
+Takes one JSON document on standard input, {folder, task, texts}, {folder, task, ids, mask, steps} or {folder, task,
+features, steps}; gives {vectors}, {ids} or {prompts, ids} on the last line of standard output.
 """
 
 import json
@@ -10,7 +10,12 @@ import sys
 from typing import Any
 
 import torch
-from optimum.onnxruntime import ORTModelForCausalLM, ORTModelForFeatureExtraction
+from optimum.onnxruntime import (
+    ORTModelForCausalLM,
+    ORTModelForFeatureExtraction,
+    ORTModelForSeq2SeqLM,
+    ORTModelForSpeechSeq2Seq,
+)
 from transformers import AutoTokenizer
 
 
@@ -31,6 +36,20 @@ def decode(folder: str, ids: list[list[int]], mask: list[list[int]], steps: int,
     return {"ids": found[:, len(ids[0]) :].tolist()}
 
 
+def rewrite(folder: str, ids: list[list[int]], mask: list[list[int]], steps: int, **_: Any) -> dict[str, Any]:
+    """What the decoder writes, greedily and with two beams, of rows that the encoder reads."""
+    model = ORTModelForSeq2SeqLM.from_pretrained(folder)
+    given = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask), "max_new_tokens": steps}
+    return {"ids": [model.generate(**given, do_sample=False, num_beams=beams).tolist() for beams in (1, 2)]}
+
+
+def transcribe(folder: str, features: list[list[list[float]]], steps: int, **_: Any) -> dict[str, Any]:
+    """What the decoder writes of a recording's features."""
+    model = ORTModelForSpeechSeq2Seq.from_pretrained(folder)
+    found = model.generate(input_features=torch.tensor(features), max_new_tokens=steps, do_sample=False)
+    return {"ids": found.tolist()}
+
+
 def chat(folder: str, texts: list[str], steps: int, **_: Any) -> dict[str, Any]:
     """Answers to texts that are in the chat template already, in one batch that is padded on the left."""
     model, tokenizer = ORTModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
@@ -41,4 +60,5 @@ def chat(folder: str, texts: list[str], steps: int, **_: Any) -> dict[str, Any]:
 
 
 order = json.load(sys.stdin)
-print(json.dumps({"embed": embed, "decode": decode, "chat": chat}[order["task"]](**order)))
+tasks = {"embed": embed, "decode": decode, "rewrite": rewrite, "transcribe": transcribe, "chat": chat}
+print(json.dumps(tasks[order["task"]](**order)))

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import real_models
+import tiny
 from transporters import AutoExporter, clients
 from transporters.cli.main import dispatch
 from transporters.errors import UsageError
@@ -69,18 +70,53 @@ def test_other_decoders(name: str, optimum: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.model
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_an_encoder_with_a_decoder(name: str, optimum: Any, tmp_path: Path) -> None:
+    """The second text is padded; with beams too, for which the client reorders the cache."""
+    model = tiny.build(name)
+    exported, client = adapted(model)
+    folder = exported.save(tmp_path / name, assets=[client])
+    ids = torch.randint(5, 99, (2, 11), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[1, 6:] = 0
+    given = {"attention_mask": mask, "max_new_tokens": 9, "do_sample": False}
+    expected = [model.generate(ids, **given, num_beams=beams).tolist() for beams in (1, 2)]
+    assert len(expected[0][0]) > 5
+    assert optimum(folder, "rewrite", ids=ids.tolist(), mask=mask.tolist(), steps=9)["ids"] == expected
+
+
+@pytest.mark.model
+def test_a_model_that_hears(optimum: Any, tmp_path: Path) -> None:
+    model = build("WhisperForConditionalGeneration")
+    exported, client = adapted(model)
+    folder = exported.save(tmp_path / "whisper", assets=[client])
+    features = torch.randn(exported.parts["encoder"].sample_inputs["input_features"].shape)
+    expected = model.generate(features, max_new_tokens=9, do_sample=False)
+    assert optimum(folder, "transcribe", features=features.tolist(), steps=9)["ids"] == expected.tolist()
+
+
+@pytest.mark.model
 @pytest.mark.parametrize(
     ("name", "dtype", "words"),
     [
         ("LlamaForCausalLM", torch.bfloat16, "cannot read bfloat16"),
         ("BloomForCausalLM", torch.float32, "gives the cache of a bloom another shape"),
         ("MambaForCausalLM", torch.float32, "no other state"),
-        ("T5ForConditionalGeneration", torch.float32, "other graphs of a model with encoder"),
+        ("LlavaForConditionalGeneration", torch.float32, "other graphs of a model with .*vision_encoder"),
     ],
 )
 def test_what_the_client_cannot_run_is_refused(name: str, dtype: torch.dtype, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         adapted(build(name).to(dtype))
+
+
+@pytest.mark.model
+def test_heads_of_a_size_that_the_client_does_not_guess_are_refused() -> None:
+    """As T5's larger models have: the client divides the width by the number of heads."""
+    config = build("T5ForConditionalGeneration").config
+    config.d_kv *= 2
+    with pytest.raises(UsageError, match="one size in every layer"):
+        adapted(type(build("T5ForConditionalGeneration"))(config).eval())
 
 
 def test_the_tokenizer_gets_names_that_the_client_knows(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """🤗 Optimum's ``ORTModelFor…`` (PyPI ``optimum-onnx``): the layout of ``optimum-cli export onnx``.
 
-``model.onnx`` stands beside ``config.json`` and the tokenizer, or in ``onnx/``, where another client wants it; both are
-found. The client makes an empty cache from the configuration: heads and sizes must be what that says, in every layer.
+``model.onnx``, or ``encoder_model.onnx`` with ``decoder_model_merged.onnx``, stands beside ``config.json`` and the
+tokenizer, or in ``onnx/``, where another client wants it; both are found. The client makes an empty cache from the
+configuration: heads and sizes must be what that says, in every layer.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 #: Model types whose cache the client shapes in ways of their own.
 _ODD_CACHES = frozenset({"bloom", "falcon", "gpt_bigcode"})
+
+#: What it gives to an encoder and to the decoder behind it, besides the cache.
+_TO_ENCODER = frozenset({"input_ids", "input_features", "attention_mask"})
+_TO_DECODER = frozenset({"input_ids", "attention_mask", "encoder_hidden_states", "encoder_attention_mask"})
+
+_ADVICE = "leave --for out: ONNX Runtime and `transporters run` take the program"
 
 #: The classes of any tokenizer.json: of Transformers from version 5 on, and of the older one that the client stands on.
 _ANY_TOKENIZER, _OLD_NAME = "TokenizersBackend", "PreTrainedTokenizerFast"
@@ -39,34 +46,40 @@ class Optimum(Client):
         Raises:
             UsageError: It cannot; the message says why.
         """
-        if exported.parts:
+        if set(exported.parts) - {"encoder"}:
             raise UsageError(
-                f"{self.name} expects other graphs of a model with {', '.join(exported.parts)}",
-                advice="leave --for out: ONNX Runtime and `transporters run` take the programs",
+                f"{self.name} expects other graphs of a model with {', '.join(exported.parts)}", advice=_ADVICE
             )
         if float_dtype(exported) == "bfloat16":
             raise UsageError(f"{self.name} cannot read bfloat16", advice="export with --dtype float32 or float16")
         if exported.cache_contract is not None:
             self._check_cache(exported.cache_contract, exported.model_config)
+            self._check_inputs(exported)
         self._inputs = [name for name in exported.sample_inputs if name in getattr(tokenizer, "model_input_names", ())]
 
     def _check_cache(self, contract: dict[str, Any], config: Any) -> None:
         if config.model_type in _ODD_CACHES:
+            raise UsageError(f"{self.name} gives the cache of a {config.model_type} another shape", advice=_ADVICE)
+        heads = all_heads = getattr(config, "num_attention_heads", 0)
+        size = all_heads and config.hidden_size // all_heads
+        if not config.is_encoder_decoder:  # with an encoder it asks for no more than that
+            heads = getattr(config, "num_key_value_heads", None) or heads
+            size = getattr(config, "head_dim", None) or size
+        kept = [(layer["kind"], tensor) for layer in contract["layers"] for tensor in layer["tensors"]]
+        shapes = {tuple(tensor["shape"][1::2]) for _, tensor in kept}
+        kinds = {"full", "window", "cross"} if config.is_encoder_decoder else {"full", "window"}
+        if {kind for kind, _ in kept} - kinds or shapes != {(heads, size)} or not _in_order(kept):
             raise UsageError(
-                f"{self.name} gives the cache of a {config.model_type} another shape",
-                advice="leave --for out: ONNX Runtime and `transporters run` take the program",
+                f"{self.name} wants keys and values of one size in every layer, and no other state", advice=_ADVICE
             )
-        all_heads = getattr(config, "num_attention_heads", 0)
-        heads = getattr(config, "num_key_value_heads", None) or all_heads
-        size = getattr(config, "head_dim", None) or (all_heads and config.hidden_size // all_heads)
-        kept = [tensor for layer in contract["layers"] for tensor in layer["tensors"]]
-        names = [f"past_key_values.{n}.{part}" for n in range(config.num_hidden_layers) for part in ("key", "value")]
-        shapes = {tuple(tensor["shape"][1::2]) for tensor in kept}
-        if [tensor["input"] for tensor in kept] != names or shapes != {(heads, size)}:
-            raise UsageError(
-                f"{self.name} wants keys and values of one size in every layer, and no other state",
-                advice="leave --for out: ONNX Runtime and `transporters run` take the program",
-            )
+
+    def _check_inputs(self, exported: ExportedModel) -> None:
+        if "encoder" not in exported.parts:
+            return
+        for program, gives in ((exported.parts["encoder"], _TO_ENCODER), (exported, _TO_DECODER)):
+            names = [e["name"] for e in program.inputs if not e["name"].startswith("past_")]
+            if further := [name for name in names if name not in gives]:
+                raise UsageError(f"{self.name} does not give the programs {', '.join(further)}", advice=_ADVICE)
 
     def save_pretrained(self, folder: Path) -> None:
         """Call the tokenizer's class by its older name, and say which of its outputs the program takes."""
@@ -78,3 +91,13 @@ class Optimum(Client):
             config["tokenizer_class"] = _OLD_NAME
         config["model_input_names"] = self._inputs
         path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _in_order(kept: list[tuple[str, dict[str, Any]]]) -> bool:
+    """Whether every layer has its key and value, and behind them those of the encoder's states where it has some."""
+    crossed = any(kind == "cross" for kind, _ in kept)
+    parts = [f"{side}.{part}" for side in ("decoder", "encoder") for part in ("key", "value")]
+    parts = parts if crossed else ["key", "value"]
+    return [tensor["input"] for _, tensor in kept] == [
+        f"past_key_values.{layer}.{part}" for layer in range(len(kept) // len(parts)) for part in parts
+    ]
