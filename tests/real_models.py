@@ -47,10 +47,10 @@ def smollm2() -> Any:
     return load_model(source, gguf_file=file)
 
 
-def export_smollm2(out: Path, *options: str) -> Path:
-    """Exported to ONNX by the command line."""
+def export_smollm2(out: Path, *options: str, to: str = "onnx") -> Path:
+    """Exported by the command line."""
     source, file = gguf()
-    assert dispatch(["export", source, "--gguf-file", file, "--to", "onnx", "--out", str(out), *options]) == 0
+    assert dispatch(["export", source, "--gguf-file", file, "--to", to, "--out", str(out), *options]) == 0
     return out
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real chat model with its real weights, as one ONNX graph with its cache, through the command line."""
+"""A real chat model with its real weights, as one graph with its cache, through the command line."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def test_the_tied_weights_are_stored_once(smollm2):
 
 
 @pytest.mark.slow
-def test_eight_chats(command, smollm2):
-    rows = answers(command, smollm2, 8, 64)
+@pytest.mark.parametrize("form", ["onnx", "torch"])
+def test_eight_chats(form, command, smollm2, tmp_path):
+    folder = smollm2 if form == "onnx" else real_models.export_smollm2(tmp_path / "out", to=form)
+    rows = answers(command, folder, 8, 64)
     assert [row["ids"] for row in rows] == real_models.expected_ids(8, 64)
     assert sum(len(row["ids"]) for row in rows) > 8 * 24, "the texts ended before there was much to compare"
