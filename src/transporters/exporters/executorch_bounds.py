@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A largest size for every dynamic axis: ExecuTorch plans its memory for it before the program ever runs.
 
-What the caller names in ``max_dims`` holds. For any other axis the model's own limits are asked, then general ones, and
-never the sample: a program traced on 7 tokens takes as many as the model does. General bounds are halved while a single
-tensor would be larger than `LARGEST_TENSOR`, and the run says so.
+What the caller names in ``max_dims`` holds. For any other axis the model's own limits are asked, then general ones. The
+sample's size is no bound, but fits: a program traced on 7 tokens takes as many as the model does. General bounds are
+halved while a single tensor would be larger than `LARGEST_TENSOR`, and the run says so.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ _GENERAL: dict[str, int] = {
     "video_patches": 16_384,
 }
 _OTHERWISE = 2048
+_NO_LIMIT = "a general limit"
 _PARTS = ("text_config", "decoder", "encoder", "audio_config", "vision_config", "audio_encoder")
 #: From here on a limit is torch's word for none: a size that depends on values has the largest integer for one.
 _UNBOUNDED = 1 << 48
@@ -176,7 +177,9 @@ def _choose(axis: Axis, expr: Any, prepared: Prepared, config: ExecutorchConfig)
         most, source = axis.maximum, "dynamic_shapes"
     else:
         most, source = _limit(axis.label, getattr(prepared.model, "config", None))
-        most, free = max(most, axis.minimum or 1), True
+        # A limit of the configuration may count what is left after convolutions; one of our own knows no model.
+        least = axis.size if source != _NO_LIMIT else 2 * axis.size
+        most, free = max(most, least, axis.minimum or 1), True
     if axis.maximum is not None and axis.maximum < most:
         most, source = axis.maximum, "a limit of the model's code"
     return _Bound(symbol, _inverse(expr, symbol, most), axis.label, source, free, _inverse(expr, symbol, axis.size))
@@ -190,7 +193,7 @@ def _limit(label: str, model_config: Any) -> tuple[int, str]:
             value = getattr(part, name, None)
             if isinstance(value, int) and value > 0:
                 return value, f"the model's {name}"
-    return _GENERAL.get(label, _OTHERWISE), "a general limit"
+    return _GENERAL.get(label, _OTHERWISE), _NO_LIMIT
 
 
 def _inverse(expr: Any, symbol: Any, most: int) -> int:
