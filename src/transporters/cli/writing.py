@@ -134,7 +134,7 @@ def _room(length: int, wanted: int, tokenizer: Any, exported: ExportedModel) -> 
     limits = (
         getattr(tokenizer, "model_max_length", None),
         getattr(exported.model_config.get_text_config(), "max_position_embeddings", None),
-        _context(exported),
+        _context(exported) if "encoder" not in exported.parts else None,
     )
     longest = min((limit for limit in limits if limit is not None and 0 < limit < _NO_LIMIT), default=None)
     if not length:
