@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An encoder with a decoder as two programs for one text, the decoder with its cache inside.
 
-`CrossStates` runs once for a text: it is the encoder, and the projections of its states that every layer of the decoder
-attends to. `StaticCrossDecoder` steps, as `transporters.generation.static_decoder` does, and takes these tensors as they
-are. No step computes them again, and the weights of their projections are in the encoder's file only:
+`CrossStates` runs once for a text: it is the encoder, and the projections of its states that each layer of the decoder
+attends to. `StaticCrossDecoder` steps, as `transporters.generation.static_decoder` does, and takes these tensors as
+they are. No step computes them again, and the weights of their projections are in the encoder's file only:
 
     input_ids, …     (1, length)                   present.N.encoder.key / .value          (1, heads, encoded, head_dim)
 
@@ -25,12 +25,13 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache
 
+from ..errors import InputError
 from ..exporters.tracing import preserved_state
 from ..inputs import axes
 from ..trees import pytrees
 from . import graph_cache
 from .cache_contract import TOKENS, CacheContract
-from .decoder import Nested, named_refusal, nested
+from .decoder import PLAIN, Nested, named_refusal, nested
 from .encoder_decoder import Encoder, EncoderStates, cross_contract, mask_of_states, without
 from .graph_cache import GraphCache, GraphCrossCache
 from .static_decoder import TRIAL, StaticDecoder, context_of, trial, trial_contract
@@ -163,7 +164,7 @@ def static_cross_sample(states: CrossStates, decoder: StaticCrossDecoder, sample
     Raises:
         InputError: The encoder's mask is none for the decoder.
     """
-    ids = _text(sample, _NEW)
+    ids = _text(states.of_model, sample, _NEW)
     encoded = _encoded(states, decoder, sample)
     times = -(-_ENCODED // next(reversed(encoded.values())).shape[TOKENS])
     longer = {name: leaf.repeat_interleave(times, 1 if leaf.ndim == 2 else TOKENS) for name, leaf in encoded.items()}
@@ -192,7 +193,7 @@ def unfit_behind_encoder(model: Any, sample: Mapping[str, Any], contract: CacheC
     """
     states, decoder = CrossStates(model), StaticCrossDecoder(model, trial_contract(model, contract))
     given = states.inputs(sample)
-    ids = _text(sample, TRIAL)
+    ids = _text(model, sample, TRIAL)
 
     def whole() -> torch.Tensor:
         scores: torch.Tensor = model(**given, decoder_input_ids=ids, use_cache=False).logits
@@ -201,7 +202,13 @@ def unfit_behind_encoder(model: Any, sample: Mapping[str, Any], contract: CacheC
     return trial(decoder, ids, whole, **nested(_encoded(states, decoder, sample)))
 
 
-def _text(sample: Mapping[str, Any], length: int) -> torch.Tensor:
-    """Ids ``(1, length)`` of the decoder."""
-    ids: torch.Tensor = sample["decoder_input_ids"][:1]
-    return ids.repeat(1, length // ids.shape[1] + 1)[:, :length].clone()
+def _text(model: Any, sample: Mapping[str, Any], length: int) -> torch.Tensor:
+    """Ids ``(1, length)`` of the decoder.
+
+    Raises:
+        InputError: It does not write rows of ids.
+    """
+    ids: torch.Tensor = sample["decoder_input_ids"]
+    if ids.ndim != 2:
+        raise InputError(f"the decoder of {type(model).__name__} writes no rows of ids", advice=PLAIN)
+    return ids[:1].repeat(1, length // ids.shape[1] + 1)[:, :length].clone()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..inputs import axes
+from .cache_contract import TOKENS
 from .static_cross import CrossStates, StaticCrossDecoder, static_cross_contract, static_cross_sample
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def export_behind_encoder(
     given, step = states.inputs(sample), static_cross_sample(states, decoder, sample)
     bounds = settings.max_dims
     encoder = export(states, given, replace(_of_one_text(settings, given), max_dims=_without(bounds, step, given)))
-    most = max(sizes[axis] for sizes in encoder.runner.output_bounds().values() for axis in (2,))
+    most = max(sizes[TOKENS] for sizes in encoder.runner.output_bounds().values())
     bounds = {_ENCODED: most, **_without(bounds, given, step)}
     planning = {"alloc_graph_input": False, **settings.memory_planning}
     exported = export(decoder, step, replace(settings, max_dims=bounds, memory_planning=planning))

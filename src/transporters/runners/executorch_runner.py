@@ -114,7 +114,9 @@ class ExecutorchRunner:
         try:
             facts = json.loads((folder / _facts(file)).read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ArtifactError(f"{folder / _facts(file)} is damaged: {error}", advice="export the model again") from error
+            raise ArtifactError(
+                f"{folder / _facts(file)} is damaged: {error}", advice="export the model again"
+            ) from error
         return {"pte": (folder / file).read_bytes(), "facts": facts}
 
     def _largest_sizes(self) -> dict[str, list[int]]:

@@ -68,7 +68,8 @@ def generation(
 def prompts(exported: ExportedModel, model: Any) -> dict[str, torch.Tensor]:
     """What to write from: two texts out of the sample's ids, ``(2, 7)``, the first padded; two rows of other inputs.
 
-    A program of one text gets the second, or behind an encoder, which takes padding, the first. Texts with pictures are as long as these make them.
+    A program of one text gets the second, or behind an encoder, which takes padding, the first. Texts with pictures are
+    as long as these make them.
 
     Args:
         exported: A decoder with its cache.

@@ -113,7 +113,7 @@ def _generation(exported: ExportedModel, eager: Eager, noise: dict[str, float], 
     """A loop with the cache, and a remark on it among the findings."""
     prompts = generating.prompts(exported, eager.model.of_model)
     shapes = {name: tuple(tensor.shape) for name, tensor in prompts.items()}
-    step = {"inputs_embeds" if generating.reads_pictures(exported) else "input_ids": (2, 1)}
+    step: dict[str, tuple[int, ...]] = {"inputs_embeds" if generating.reads_pictures(exported) else "input_ids": (2, 1)}
     if generating.is_of_one_text(exported):
         step = {"tokens": (1, 1) if exported.parts else shapes["input_ids"]}
     takes_them = exported.parts.values() or [exported]

@@ -3,7 +3,19 @@
 
 from __future__ import annotations
 
-from . import activations, asserts, constants, convolutions, experts, layouts, partitions, passes, retraces, splitting, symbols
+from . import (
+    activations,
+    asserts,
+    constants,
+    convolutions,
+    experts,
+    layouts,
+    partitions,
+    passes,
+    retraces,
+    splitting,
+    symbols,
+)
 
 __all__ = [
     "activations",

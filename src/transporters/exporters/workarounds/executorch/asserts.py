@@ -25,8 +25,8 @@ class _Unwanted(torch.nn.Module):
 @register_fx_node_fix(
     "executorch",
     ops=(torch.ops.aten._assert_tensor_metadata.default,),
-    why="a cast leaves a check of its input's dtype, which ExecuTorch drops after it has looked which weights are used: "
-    "the weights of what feeds the check alone are in the file",
+    why="a cast leaves a check of its input's dtype, which ExecuTorch drops after it has looked which weights are "
+    "used: the weights of what feeds the check alone are in the file",
     issue="unreported",
     needed="executorch>=1.4.1,<1.5",
     repro=Repro(
