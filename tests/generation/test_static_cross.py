@@ -40,6 +40,7 @@ every = pytest.mark.parametrize(
                 "M2M100ForConditionalGeneration",
                 "PegasusForConditionalGeneration",
                 "UMT5ForConditionalGeneration",
+                "SwitchTransformersForConditionalGeneration",
                 "EncoderDecoderModel",
                 "VisionEncoderDecoderModel",
             )
@@ -207,6 +208,9 @@ def test_a_text_to_go_on_from(behind: Any) -> None:
     prompt = torch.tensor([[1, 7, 8, 9]])
     inputs = given(eager, exported)[0]
     assert same(eager, exported, **inputs, decoder_input_ids=prompt)[:4] == prompt[0].tolist()
+    padded = {"decoder_input_ids": prompt, "decoder_attention_mask": torch.tensor([[0, 1, 1, 1]])}
+    with pytest.raises(UsageError, match="the program takes no padding"):
+        exported.generate(**inputs, **padded, **GREEDY)
 
 
 def test_the_bias_of_the_logits(behind: Any) -> None:
@@ -291,7 +295,9 @@ def test_a_model_that_projects_anew_is_found_out(model: Any, monkeypatch: pytest
         return found
 
     monkeypatch.setattr(StaticCrossDecoder, "_cache", forgetful)
-    assert "BartForConditionalGeneration gives other scores with it" in str(unfit_behind_encoder(eager, sample, contract))
+    assert "BartForConditionalGeneration gives other scores with it" in str(
+        unfit_behind_encoder(eager, sample, contract)
+    )
 
 
 def test_a_client_of_decoders_alone(model: Any) -> None:

@@ -96,8 +96,9 @@ class StaticCrossDecoder(StaticDecoder):
         super().__init__(model, contract)
         encoder = model.get_encoder()
         self.__dict__["_modules"] = without(model, encoder)._modules
-        self.takes_mask = "encoder_attention_mask" in inspect.signature(model.get_decoder().forward).parameters
-        self._width = getattr(encoder, "config", model.config).hidden_size
+        arguments = inspect.signature(model.get_decoder().forward).parameters
+        self.takes_mask, self.takes_positions = "encoder_attention_mask" in arguments, "position_ids" in arguments
+        self._width = getattr(getattr(encoder, "config", model.config), "hidden_size", 1)
 
     def forward(  # type: ignore[override]
         self,
@@ -127,7 +128,10 @@ class StaticCrossDecoder(StaticDecoder):
         return GraphCrossCache(GraphCache(layers=own), graph_cache.build(cross, encoded, 0), is_whole=True)
 
     def _arguments(self, tokens: torch.Tensor, places: torch.Tensor, encoded: Nested) -> dict[str, Any]:
-        """The model asks the encoder's states for their number only: their keys and values are in the cache."""
+        """The model asks the encoder's states for their number only: their keys and values are in the cache.
+
+        One that asks for more, of zeros, is found out by the trial.
+        """
         first = next(leaf for _, leaf in pytrees.named_leaves(encoded["past_key_values"]))
         states = torch.zeros(1, first.shape[TOKENS], self._width, dtype=self.of_model.dtype, device=tokens.device)
         mask = encoded["encoder_attention_mask"]
@@ -135,6 +139,7 @@ class StaticCrossDecoder(StaticDecoder):
             "encoder_outputs": EncoderStates(last_hidden_state=states),
             "decoder_input_ids": tokens,
             "decoder_attention_mask": self._mask(places),
+            **({"decoder_position_ids": places[None]} if self.takes_positions else {}),
             **({} if mask is None else {"attention_mask": mask}),
         }
 

@@ -2,7 +2,8 @@
 """Runs a program with its cache inside under Transformers' own ``generate``: one text at a time.
 
 A program in its runtime has one cache. The text that wrote to it last is the one that can go on; a text that begins
-takes its place, and the earlier one is refused from then on.
+takes its place, and the earlier one is refused from then on. Behind an encoder a text begins with a run of the
+encoder's program, and each step gets what that gave.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class InnerGenerator(Generator):
         if input_ids.shape[0] != 1:
             raise _one_text()
         if attention_mask is not None and not bool(attention_mask.all()):
-            raise UsageError("the program takes no padding", advice="pass the text alone, without what is masked")
+            raise _no_padding()
         cache = cache if cache is not None else self.new_cache()
         outputs = None
         for piece in torch.split(input_ids, self._most or input_ids.shape[1], dim=1):
@@ -165,12 +166,14 @@ class InnerCrossGenerator(CrossGenerator):
         """One step, in as many runs as it takes: ``logits`` ``(1, 1, vocabulary)``, and the cache, advanced in place.
 
         Raises:
-            UsageError: There are several texts.
+            UsageError: There are several texts, or one whose beginning is padding.
         """
         assert encoder_outputs is not None, "`generate` gives them"
         assert decoder_input_ids is not None, "`generate` gives them"
         if decoder_input_ids.shape[0] != 1:
             raise _one_text()
+        if decoder_attention_mask is not None and not bool(decoder_attention_mask.all()):
+            raise _no_padding()
         cache = cache if cache is not None else self.new_cache()
         encoded = {**self._encoder_mask(attention_mask, 1, encoder_outputs[0].shape[TOKENS]), **encoder_outputs}
         logits = None
@@ -187,6 +190,10 @@ def _most(exported: ExportedModel) -> int | None:
     """The most tokens of a step."""
     found: int | None = next(axis.maximum for axis in exported.contract.axes if axis.label == "sequence")
     return found
+
+
+def _no_padding() -> UsageError:
+    return UsageError("the program takes no padding", advice="pass the text alone, without what is masked")
 
 
 def _one_text() -> UsageError:

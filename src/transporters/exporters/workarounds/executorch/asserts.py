@@ -8,25 +8,28 @@ from torch.fx import GraphModule, Node
 
 from ...registry import Repro, register_fx_node_fix
 
+_CHECKS = (torch.ops.aten._assert_tensor_metadata.default, torch.ops.aten._assert_async.msg)
+
 
 class _Unwanted(torch.nn.Module):
-    """The fault, for the reproducer: a cast checks the dtype of what nobody wants."""
+    """The fault, for the reproducer: checks of what nobody wants."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = torch.nn.Linear(4, 4)
+        self.cast, self.counted = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Twice ``x`` ``(rows, 4)``."""
-        self.layer(x).to(torch.int64)
+        self.cast(x).to(torch.int64)
+        torch.nn.functional.one_hot(self.counted(x).argmax(-1), num_classes=4)
         return x + x
 
 
 @register_fx_node_fix(
     "executorch",
-    ops=(torch.ops.aten._assert_tensor_metadata.default,),
-    why="a cast leaves a check of its input's dtype, which ExecuTorch drops after it has looked which weights are "
-    "used: the weights of what feeds the check alone are in the file",
+    ops=_CHECKS,
+    why="a cast leaves a check of its input's dtype, and one_hot of its values; ExecuTorch drops them after it has "
+    "looked which weights are used: those of what feeds a check alone stay in the file",
     issue="unreported",
     needed="executorch>=1.4.1,<1.5",
     repro=Repro(
@@ -35,7 +38,7 @@ class _Unwanted(torch.nn.Module):
         most_calls=("executorch.exir.emit._emitter._TopLevelEmitter.placeholder", 1),  # the input
     ),
 )
-def _fix_dtype_asserts(graph_module: GraphModule, node: Node) -> bool:
+def _fix_asserts(graph_module: GraphModule, node: Node) -> bool:
     """Drop the check, and what was computed for it alone."""
     feeding = list(node.all_input_nodes)
     graph_module.graph.erase_node(node)
