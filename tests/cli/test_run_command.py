@@ -104,6 +104,21 @@ def test_an_encoder_and_its_decoder_write_a_batch(command, pairs):
     assert {"encoder: sample", "greedy generation"} <= {entry["name"] for entry in checked["report"]["variations"]}
 
 
+def test_executorch_writes_behind_an_encoder(command, pairs):
+    """One text after the other, up to what the decoder's cache holds."""
+    pair = pairs("seq2seq", "--to", "executorch", "--max-context", "6")
+    manifest = json.loads((pair.artifact / "export.json").read_text(encoding="utf-8"))
+    assert manifest["task"] == "text2text-generation"
+    assert list(manifest["parts"]) == ["encoder"]
+    outcome = command("run", pair.artifact, *texts(*SENTENCES), "--max-new-tokens", 9, "--json")
+    assert outcome.code == 0, outcome.err
+    for text, row in zip(SENTENCES, outcome.document["results"], strict=True):
+        with torch.no_grad():
+            encoded = small_models.tokenizer()(text, return_tensors="pt")
+            ids = pair.eager().generate(**encoded, max_new_tokens=5, do_sample=False)[0, 1:]
+        assert row["ids"] == ids.tolist()
+
+
 def test_a_text_with_pictures(command, pairs, tmp_path):
     """Three programs in the folder, without being asked for; the processor beside them makes the inputs."""
     pair = pairs("pictures")

@@ -12,7 +12,7 @@ import torch
 from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput
 
-from transporters import DynamoExporter, ExecutorchExporter, ExportedModel, clients
+from transporters import DynamoExporter, ExportedModel, clients
 from transporters.errors import ArtifactError, InputError, UsageError
 from transporters.generation.cache_contract import CacheContract
 from transporters.generation.decoder import empty_state, nested
@@ -245,8 +245,6 @@ def test_a_part_that_is_wrong(model: Any, program: Any, tmp_path: Path) -> None:
 
 def test_what_is_refused(model: Any) -> None:
     exporter = DynamoExporter()
-    with pytest.raises(UsageError, match="cannot be exported to executorch yet"):
-        ExecutorchExporter().export_for_generation(model("t5"))
     with pytest.raises(InputError, match="a tensor with a row for each text"):
         exporter.export_for_generation(model("t5"), {})
     with pytest.raises(InputError, match="keeps a window and a full cache"):

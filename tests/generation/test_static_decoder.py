@@ -177,7 +177,7 @@ def test_the_model_stays_as_it_is(model: Any) -> None:
     [
         ("GPTNeoForCausalLM", "gives other scores with it"),
         ("Kosmos2TextForCausalLM", "refuses it: RuntimeError"),
-        ("T5ForConditionalGeneration", "has an encoder"),
+        ("LlavaForConditionalGeneration", "reads pictures"),
     ],
 )
 def test_what_cannot_yet(name: str, words: str) -> None:

@@ -358,4 +358,4 @@ class ExportedModel:
                 f"the program was made from {self.model_class}, not from {containers.type_name(type(made_from))}",
                 advice="load the model with the class that it was exported with",
             )
-        return auto.load_object(_EAGER_PART)(found, self.part, self.cache_contract)
+        return auto.load_object(_EAGER_PART)(found, self.part, self.cache_contract, self.export_format)

@@ -131,17 +131,19 @@ def check_tokenizer(tokenizer: Any, exported: ExportedModel) -> None:
 
 def _room(length: int, wanted: int, tokenizer: Any, exported: ExportedModel) -> int:
     """How many tokens to write after ``length`` ones, within what tokenizer and model say that a text may have."""
+    alone, context = "encoder" not in exported.parts, _context(exported)
+    if context is not None and not alone:  # the id that the decoder begins with takes a place
+        wanted = min(wanted, context - 1)
     limits = (
         getattr(tokenizer, "model_max_length", None),
         getattr(exported.model_config.get_text_config(), "max_position_embeddings", None),
-        _context(exported),
+        context if alone else None,
     )
     longest = min((limit for limit in limits if limit is not None and 0 < limit < _NO_LIMIT), default=None)
     if not length:
         raise UsageError("there is no token to begin from", advice="give a --text with something in it")
     if longest is None:
         return wanted
-    alone = "encoder" not in exported.parts
     if not alone:  # what is written does not stand after the text
         written, room = "", length <= longest
     else:

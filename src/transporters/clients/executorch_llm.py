@@ -33,11 +33,17 @@ class ExecutorchLlm(Client):
         """Check that the runner can run the program, and that there will be a tokenizer for it.
 
         Raises:
-            UsageError: The program is no decoder with its cache inside, or the tokenizer is of another kind.
+            UsageError: The program is no decoder with its cache inside, or has an encoder before it, or the tokenizer
+                is of another kind.
         """
         if "context" not in (exported.cache_contract or {}):
             raise UsageError(
                 f"{self.name}'s runner takes decoders with their cache inside of the program, and this is none",
+                advice="leave --for out: `transporters run` takes the program",
+            )
+        if exported.parts:
+            raise UsageError(
+                f"{self.name}'s runner runs decoders alone, and this one has its encoder beside it",
                 advice="leave --for out: `transporters run` takes the program",
             )
         if float_dtype(exported) not in _DTYPES:

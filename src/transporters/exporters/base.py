@@ -118,7 +118,8 @@ class Exporter(ABC):
         that, with the vision encoder and the embeddings among its parts. The caller's model is left as it is.
 
         ExecuTorch's program has its cache inside, for one text at a time, and takes ``tokens`` and ``input_pos`` as
-        ExecuTorch's own runner of language models gives them.
+        ExecuTorch's own runner of language models gives them. Behind an encoder it also takes what the encoder's
+        program gave: the keys and values of the states.
 
         Args:
             model: A ``…ForCausalLM``, an encoder with a decoder, or a decoder that reads pictures, in evaluation mode.
@@ -130,7 +131,8 @@ class Exporter(ABC):
         Raises:
             InputError: The model keeps no cache, or one of a kind that is not known; the message names the layer. Or it
                 does more with pictures than to put their features among the embeddings.
-            UsageError: The format cannot do this with such a model yet: ExecuTorch with anything but full attention.
+            UsageError: The format cannot do this with such a model yet: ExecuTorch where the model reads pictures, or
+                cannot go on from a cache inside of the program.
             TransportersError: As `export`.
         """
         found: ExportedModel = load_object(_GENERATION)(self, model, inputs, config, observer=observer)

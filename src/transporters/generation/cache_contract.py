@@ -7,7 +7,9 @@ The law of a size is a number, or one of these, as a function of the number of t
 - ``past``: exactly ``n``;
 - ``window``: any number of the last tokens that is at least ``min(n, window - 1)``. The program masks what lies outside
   of the window, so a runner may keep everything, as clients that know one length for all layers do, or crop;
-- ``cross``: 0 where a text begins, and after its first step as many as the encoder gave states, which stays so.
+- ``cross``: 0 where a text begins, and after its first step as many as the encoder gave states, which stays so. Where
+  the program has its own cache inside (`CacheContract.context`), the encoder's program gives these tensors, under the
+  names of outputs; each step takes them, under the names of inputs, and none gives them back.
 
 A state of a convolution or a recurrence has sizes that do not depend on ``n``, and is all zeros for ``n = 0``.
 """
@@ -113,7 +115,7 @@ class CacheContract:
     Attributes:
         layers: Each layer's.
         context: For a cache that lies inside of the program, how many tokens it holds, of one text; the program then
-            neither takes nor gives the layers' tensors.
+            neither takes nor gives the layers' tensors, but for those of an encoder's states, which it takes.
         pictures: For a decoder that takes embeddings, among them those of pictures.
     """
 
@@ -125,6 +127,16 @@ class CacheContract:
     def slots(self) -> tuple[Slot, ...]:
         """Every tensor, in the order in which the program takes and returns them."""
         return tuple(s for group in PRESENT for layer in self.layers for s in layer.slots if s.group == group)
+
+    @property
+    def inner(self) -> tuple[Slot, ...]:
+        """Those of the decoder itself, which lie inside of a program that has a ``context``."""
+        return tuple(slot for slot in self.slots if CROSS not in slot.shape)
+
+    @property
+    def cross(self) -> tuple[Slot, ...]:
+        """Those of the encoder's states."""
+        return tuple(slot for slot in self.slots if CROSS in slot.shape)
 
     @property
     def linear(self) -> list[bool]:

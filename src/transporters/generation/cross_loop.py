@@ -8,10 +8,11 @@ that the first step made of them stay in the runtime's buffers, as all of the de
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers.modeling_outputs import BaseModelOutput, ModelOutput, Seq2SeqLMOutput
 
 from .loop import Generator, ProgramCache
 
@@ -32,18 +33,22 @@ class ProgramEncoder:
         self.main_input_name = self.names[0]
         arguments = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in self.names]
 
-        def forward(**inputs: Any) -> BaseModelOutput:
+        def forward(**inputs: Any) -> ModelOutput:
             return self(**inputs)
 
         forward.__signature__ = inspect.Signature(arguments)  # type: ignore[attr-defined]  # `generate` reads it
         self.forward = forward
 
-    def __call__(self, **inputs: Any) -> BaseModelOutput:
+    def __call__(self, **inputs: Any) -> ModelOutput:
         """``last_hidden_state`` ``(batch, encoded, hidden)`` for the encoder's arguments; others are left out."""
+        return BaseModelOutput(last_hidden_state=self.outputs(inputs)["last_hidden_state"])
+
+    def outputs(self, inputs: Mapping[str, Any]) -> Any:
+        """All that the program gives."""
         given = {name: inputs[name] for name in self.names if inputs.get(name) is not None}
         if "attention_mask" in self.names and "attention_mask" not in given:  # every token is a real one
             given["attention_mask"] = torch.ones_like(given["input_ids"])
-        return BaseModelOutput(last_hidden_state=self._exported(**given)["last_hidden_state"])
+        return self._exported(**given)
 
 
 class CrossGenerator(Generator):
@@ -53,9 +58,11 @@ class CrossGenerator(Generator):
         exported: The decoder, with the encoder among its parts.
     """
 
+    encoder_class: ClassVar[type[ProgramEncoder]] = ProgramEncoder
+
     def __init__(self, exported: ExportedModel) -> None:
         super().__init__(exported)
-        self.encoder = ProgramEncoder(exported.parts["encoder"])
+        self.encoder = self.encoder_class(exported.parts["encoder"])
         self.main_input_name = self.encoder.main_input_name
         dtypes = {entry["name"]: entry["dtype"] for entry in exported.inputs}
         self._mask_dtype = getattr(torch, dtypes.get("encoder_attention_mask", "int64"))
@@ -71,7 +78,7 @@ class CrossGenerator(Generator):
         attention_mask: torch.Tensor | None = None,
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | None = None,
+        encoder_outputs: ModelOutput | None = None,
         cache: ProgramCache | None = None,
         **_: Any,
     ) -> Any:
@@ -81,8 +88,13 @@ class CrossGenerator(Generator):
         cache = cache if cache is not None else self.new_cache()
         states = encoder_outputs[0]
         given = {"input_ids": decoder_input_ids, "encoder_hidden_states": states}
-        if "encoder_attention_mask" in self._inputs:
-            mask = attention_mask if attention_mask is not None else decoder_input_ids.new_ones(states.shape[:2])
-            given["encoder_attention_mask"] = mask.to(self._mask_dtype)
+        given |= self._encoder_mask(attention_mask, states.shape[0], states.shape[1])
         ordered = {name: given[name].contiguous() for name in self._inputs if name in given}
         return Seq2SeqLMOutput(logits=cache.advance(ordered), cache=cache)
+
+    def _encoder_mask(self, mask: torch.Tensor | None, rows: int, encoded: int) -> dict[str, torch.Tensor]:
+        """The mask ``(rows, encoded)`` of the encoder's states, where the decoder takes one."""
+        if "encoder_attention_mask" not in self._inputs:
+            return {}
+        mask = mask if mask is not None else torch.ones(rows, encoded)
+        return {"encoder_attention_mask": mask.to(self._mask_dtype)}

@@ -174,6 +174,30 @@ def cross_contract(encoder: Encoder, inputs: Mapping[str, Any]) -> CacheContract
     return CacheContract(tuple(layers))
 
 
+def mask_of_states(name: str, given: Mapping[str, Any], encoded: int) -> torch.Tensor:
+    """The mask ``(batch, encoded)`` of an encoder's states: that of its inputs, or ones where it takes none.
+
+    Args:
+        name: The model's class, for the error.
+        given: The encoder's arguments.
+        encoded: How many states it gives for them.
+
+    Raises:
+        InputError: There are more or fewer states than inputs.
+    """
+    mask: torch.Tensor | None = given.get("attention_mask")
+    if mask is None:
+        first = next(iter(given.values()))
+        return torch.ones(first.shape[0], encoded, dtype=torch.int64, device=first.device)
+    if mask.shape[1] != encoded:
+        raise InputError(
+            f"the encoder of {name} gives {encoded} states for {mask.shape[1]} inputs, so its mask is none for the "
+            "decoder",
+            advice=PLAIN,
+        )
+    return mask
+
+
 def _of_encoder(slot: Slot) -> Slot:
     batch, heads, _, width = slot.shape
     return Slot(slot.group, slot.path, slot.dtype, (batch, heads, CROSS, width))

@@ -17,9 +17,11 @@ from ..inputs.samples import sample_inputs
 from ..trees import containers, pytrees
 from .cache_contract import CROSS, TOKENS, CacheContract
 from .decoder import PLAIN, Decoder, cache_contract, empty_state, named_refusal, nested, positions
-from .encoder_decoder import CrossDecoder, Encoder, cross_contract
+from .encoder_decoder import CrossDecoder, Encoder, cross_contract, mask_of_states
 from .multimodal import EMBEDDER, VISION, EmbedsDecoder, EmbedTokens, VisionEncoder, reads_pictures
 from .multimodal_export import export_with_pictures
+from .static_cross import CrossStates, StaticCrossDecoder, unfit_behind_encoder
+from .static_cross_export import ENCODER, export_behind_encoder
 from .static_decoder import StaticDecoder, static_contract, unfit
 
 if TYPE_CHECKING:
@@ -32,9 +34,6 @@ _PAST, _NEW = 7, 3
 
 #: The fewest encoder's states in the sample of a decoder, which has kept about half of them.
 _ENCODED = 6
-
-#: Name of the part of an artifact that is the encoder's program.
-ENCODER = "encoder"
 
 #: What of a model the program of a part is made from.
 _PARTS: dict[str | None, Callable[[Any], Any]] = {ENCODER: Encoder, VISION: VisionEncoder, EMBEDDER: EmbedTokens}
@@ -60,13 +59,17 @@ def export_for_generation(
             advice=f"the formats torch and onnx can; {PLAIN}",
         )
 
-    def export(part: Any, sample: dict[str, Any]) -> ExportedModel:
-        exported = exporter.export(part, sample, config, observer=observer)
+    def export(part: Any, sample: dict[str, Any], own: ExportConfig | None = None) -> ExportedModel:
+        exported = exporter.export(part, sample, own or config, observer=observer)
         exported.model_class = containers.type_name(type(model))
         return exported
 
     decoder: Decoder | CrossDecoder | EmbedsDecoder
-    if getattr(model.config, "is_encoder_decoder", False):
+    has_encoder = getattr(model.config, "is_encoder_decoder", False)
+    if has_encoder and exporter.export_format in INSIDE:
+        settings = static_settings(exporter, config)
+        exported, decoder = export_behind_encoder(model, _whole_sample(model, inputs), settings, export)
+    elif has_encoder:
         sample = _whole_sample(model, inputs)
         encoder = Encoder(model)
         decoder = CrossDecoder(model, cross_contract(encoder, sample))
@@ -105,7 +108,8 @@ def not_yet(export_format: str, model: Any) -> str | None:
     if export_format not in INSIDE:
         return None
     if getattr(model.config, "is_encoder_decoder", False):
-        return f"{type(model).__name__} has an encoder"
+        sample = sample_inputs(model)
+        return unfit_behind_encoder(model, sample, cross_contract(Encoder(model), sample))
     if reads_pictures(model):
         return f"{type(model).__name__} reads pictures"
     return unfit(model, cache_contract(model))
@@ -123,24 +127,27 @@ def static_settings(exporter: Exporter, config: ExportConfig | Mapping[str, Any]
     return settings
 
 
-def eager_part(model: Any, part: str | None, contract: dict[str, Any] | None) -> Any:
+def eager_part(model: Any, part: str | None, contract: dict[str, Any] | None, export_format: str) -> Any:
     """What of a model a program of an artifact was made from.
 
     Args:
         model: The whole model, or what this function gave for it.
         part: The program's name among its artifact's parts; None for the artifact's own.
         contract: Its cache contract, as the manifest has it.
+        export_format: Its format.
     """
     if contract is None and part is None:
         return model
     whole = getattr(model, "of_model", model)
+    if part == ENCODER and export_format in INSIDE:
+        return CrossStates(whole)
     if part in _PARTS:
         return _PARTS[part](whole)
     found = CacheContract.from_dict(contract or {"layers": []})
     if found.pictures is not None:
         return EmbedsDecoder(whole, found)
     if found.context is not None:
-        return StaticDecoder(whole, found)
+        return StaticCrossDecoder(whole, found) if found.has_cross else StaticDecoder(whole, found)
     return CrossDecoder(whole, found) if found.has_cross else Decoder(whole, found)
 
 
@@ -182,15 +189,7 @@ def cross_step_sample(encoder: Encoder, decoder: CrossDecoder, sample: Mapping[s
     ids = sample["decoder_input_ids"]
     if states.ndim != 3 or ids.ndim != 2:
         raise InputError(f"the decoder of {name} writes no rows of ids from rows of states", advice=PLAIN)
-    mask = given.get("attention_mask") if decoder.takes_mask else None
-    if mask is None and decoder.takes_mask:
-        mask = torch.ones(states.shape[:2], dtype=torch.int64, device=states.device)
-    if mask is not None and mask.shape[1] != states.shape[1]:
-        raise InputError(
-            f"the encoder of {name} gives {states.shape[1]} states for "
-            f"{mask.shape[1]} inputs, so its mask is none for the decoder",
-            advice=PLAIN,
-        )
+    mask = mask_of_states(name, given, states.shape[1]) if decoder.takes_mask else None
     times = -(-_ENCODED // states.shape[1])
     fixed = {"encoder_attention_mask": mask.repeat(1, times)} if mask is not None else {}
     fixed["encoder_hidden_states"] = states.repeat(1, times, 1)

@@ -10,7 +10,7 @@ from .cache_contract import CacheContract
 from .cross_loop import CrossGenerator
 from .loop import Generator
 from .multimodal_loop import PictureGenerator
-from .static_loop import InnerGenerator
+from .static_loop import InnerCrossGenerator, InnerGenerator
 
 if TYPE_CHECKING:
     from ..artifacts.exported import ExportedModel
@@ -29,7 +29,7 @@ def generator(exported: ExportedModel) -> Generator:
         )
     contract = CacheContract.from_dict(exported.cache_contract)
     if contract.context is not None:
-        return InnerGenerator(exported)
+        return InnerCrossGenerator(exported) if contract.has_cross else InnerGenerator(exported)
     if contract.pictures is not None:
         return PictureGenerator(exported)
     return CrossGenerator(exported) if contract.has_cross else Generator(exported)

@@ -102,6 +102,21 @@ class GraphCache(Cache):  # type: ignore[misc]  # as above
         return state
 
 
+class FirstAttention(DynamicLayer):  # type: ignore[misc]  # as above
+    """Keys and values of a text's first step, as they are: there is nothing before them."""
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:
+        """Take them."""
+        self.keys, self.values = key_states, value_states
+        return key_states, value_states
+
+
+def first_cross() -> EncoderDecoderCache:
+    """The cache of a text that begins, which gets its layers as the model asks for them."""
+    own, cross = (Cache(layer_class_to_replicate=FirstAttention) for _ in range(2))
+    return EncoderDecoderCache(own, cross)
+
+
 class GraphCrossCache(EncoderDecoderCache):  # type: ignore[misc]  # as above
     """The decoder's own cache and that of an encoder's states.
 

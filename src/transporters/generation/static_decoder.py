@@ -17,17 +17,18 @@ ExecuTorch allots the buffers when it loads the program, as zeros, and the file 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers.cache_utils import DummyLayer, DynamicLayer, LinearAttentionLayer
+from transformers.cache_utils import Cache, DummyLayer, DynamicLayer, LinearAttentionLayer
 
 from ..errors import InputError
 from ..exporters.tracing import preserved_state
 from . import graph_cache
 from .cache_contract import TOKENS, CacheContract, LayerCache, Slot
-from .decoder import Decoder, cache_contract
+from .decoder import Decoder, Nested, cache_contract
 from .graph_cache import GraphCache, GraphState
 
 if TYPE_CHECKING:
@@ -36,8 +37,11 @@ if TYPE_CHECKING:
 #: Tokens that a text may have, where the model says more and the caller nothing. Each takes memory, used or not.
 CONTEXT = 2048
 
-#: Two more than the tokens of the run that shows whether a model takes such a cache.
-_PROBE = 12
+#: Attributes of a configuration that limit the tokens of a text, the first that is there wins.
+_LIMITS = ("max_target_positions", "max_position_embeddings", "max_seq_len")
+
+#: Tokens of the run that shows whether a model takes such a cache.
+TRIAL = 10
 
 #: How many machine epsilons the scores of a text in two steps may be from those of the text at once.
 _EPSILONS = 256
@@ -95,17 +99,20 @@ class StaticDecoder(Decoder):
         self.context: int = contract.context
         self.__dict__["_buffers"] = dict(model._buffers)
         self.__dict__["_non_persistent_buffers_set"] = set(model._non_persistent_buffers_set)
-        for slot in contract.slots:
+        for slot in contract.inner:
             sizes, dtype = replace(slot, window=None).sizes(1, self.context), getattr(torch, slot.dtype)
             self.register_buffer(_buffer(slot), torch.zeros(sizes, dtype=dtype, device=model.device))
         self.keeps_last = "logits_to_keep" in inspect.signature(type(model).forward).parameters
 
-    def forward(self, tokens: torch.Tensor, input_pos: torch.Tensor) -> dict[str, Any]:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, tokens: torch.Tensor, input_pos: torch.Tensor, **encoded: Any
+    ) -> dict[str, Any]:
         """One step of the one text that there is.
 
         Args:
             tokens: ``(1, new)`` int64.
             input_pos: ``(1,)`` int64, how many tokens came before.
+            encoded: What there is of an encoder (`transporters.generation.static_cross`).
 
         Returns:
             ``logits`` ``(1, 1, vocabulary)`` of the last token.
@@ -115,27 +122,33 @@ class StaticDecoder(Decoder):
         if not torch.compiler.is_exporting() and self.forgets and new > 1 and bool(input_pos):
             outputs = {}
             for at, token in enumerate(torch.split(tokens, 1, dim=1)):  # eager would forget the state
-                outputs = self(token, input_pos + at)
+                outputs = self(token, input_pos + at, **encoded)
             return outputs
         if not torch.compiler.is_exporting() and self._is_plain and new == 1 and not bool(input_pos):
             # Eager leaves the mask of a text's first tokens to SDPA, which has none for a single one. Of two the first
             # does not see the second, and what the second leaves in the cache the next step writes over.
-            return {"logits": self._run(tokens.repeat(1, 2), input_pos, 2)[:, :1]}
-        return {"logits": self._run(tokens, input_pos, 1)[:, -1:]}
+            return {"logits": self._run(tokens.repeat(1, 2), input_pos, 2, encoded)[:, :1]}
+        return {"logits": self._run(tokens, input_pos, 1, encoded)[:, -1:]}
 
-    def _run(self, tokens: torch.Tensor, input_pos: torch.Tensor, kept: int) -> torch.Tensor:
+    def _run(self, tokens: torch.Tensor, input_pos: torch.Tensor, kept: int, encoded: Nested) -> torch.Tensor:
         """A step's logits ``(1, kept or new, vocabulary)``; the cache is written."""
         new = tokens.shape[1]
         places = input_pos + torch.arange(new, device=tokens.device)
-        cache = GraphCache(layers=[self._layer(layer, places) for layer in self.contract.layers])
         more: dict[str, Any] = {"logits_to_keep": kept} if self.keeps_last else {}
-        if self.takes_positions:
-            more["position_ids"] = places[None]
-        more |= {"input_ids": tokens, "attention_mask": self._mask(places)}
-        logits, tensors = graph_cache.step(self.of_model, self.contract, cache, **more)
+        more |= self._arguments(tokens, places, encoded)
+        logits, tensors = graph_cache.step(self.of_model, self.contract, self._cache(places, encoded), **more)
         for name, held in self._states.items():
             held.copy_(tensors[name])
         return logits
+
+    def _cache(self, places: torch.Tensor, encoded: Nested) -> Cache:
+        """The cache that a step at ``places`` writes."""
+        return GraphCache(layers=[self._layer(layer, places) for layer in self.contract.layers])
+
+    def _arguments(self, tokens: torch.Tensor, places: torch.Tensor, encoded: Nested) -> dict[str, Any]:
+        """What the model takes in such a step, beside the cache."""
+        more = {"position_ids": places[None]} if self.takes_positions else {}
+        return {**more, "input_ids": tokens, "attention_mask": self._mask(places)}
 
     @property
     def _is_plain(self) -> bool:
@@ -145,7 +158,7 @@ class StaticDecoder(Decoder):
     @property
     def _states(self) -> dict[str, torch.Tensor]:
         """Input name to the buffer of each state that a step replaces as a whole."""
-        slots = [slot for slot in self.contract.slots if slot.group != "past_key_values"]
+        slots = [slot for slot in self.contract.inner if slot.group != "past_key_values"]
         return {slot.name: self.get_buffer(_buffer(slot)) for slot in slots}
 
     def _mask(self, places: torch.Tensor) -> Any:
@@ -217,43 +230,60 @@ class StaticDecoder(Decoder):
 
 
 def static_contract(model: Any, wanted: int | None) -> CacheContract:
-    """What a model keeps, for texts of a largest length: what is wanted, else the model's own limit up to `CONTEXT`.
+    """What a model keeps, for texts of a largest length, as `context_of` has it.
 
     Raises:
         InputError: The model has no cache, or takes no texts of the wanted length.
     """
-    limit = _limit(model)
+    context = context_of(model, wanted)
+    return CacheContract(cache_contract(model).layers, context)
+
+
+def context_of(model: Any, wanted: int | None = None) -> int:
+    """Tokens that a text may have: what is wanted, else the model's own limit up to `CONTEXT`.
+
+    Raises:
+        InputError: The model takes no texts of the wanted length.
+    """
+    config = model.config.get_text_config(decoder=True)
+    found = (getattr(config, name, None) for name in _LIMITS)
+    limit = next((limit for limit in found if isinstance(limit, int)), None)
     if wanted is not None and limit is not None and wanted > limit:
         raise InputError(f"{type(model).__name__} takes up to {limit} tokens, so max_context={wanted} is too much")
-    return CacheContract(cache_contract(model).layers, wanted if wanted is not None else _context(model))
-
-
-def _context(model: Any) -> int:
-    """Tokens that a text may have where nobody says it."""
-    return min(_limit(model) or CONTEXT, CONTEXT)
-
-
-def _limit(model: Any) -> int | None:
-    """Tokens that a text may have by the model's configuration."""
-    config = model.config.get_text_config()
-    found = (getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len"))
-    return next((limit for limit in found if isinstance(limit, int)), None)
+    return wanted if wanted is not None else min(limit or CONTEXT, CONTEXT)
 
 
 def unfit(model: Any, contract: CacheContract) -> str | None:
-    """Why a model's cache cannot be kept inside of a program, or None.
+    """Why a model's cache cannot be kept inside of a program, or None: a trial says it."""
+    decoder = StaticDecoder(model, trial_contract(model, contract))
+    ids = torch.arange(TRIAL, device=model.device)[None] % model.config.get_text_config().vocab_size
+    return trial(decoder, ids, lambda: model(input_ids=ids, use_cache=False).logits)
 
-    The question is put to the model: a text in two steps must have the scores of the text at once. There are as many
-    places as a text may have tokens, for a model may count from their end.
+
+def trial_contract(model: Any, contract: CacheContract) -> CacheContract:
+    """What a model keeps, as a trial wants it: with as many places as a text may have tokens, for a model may count
+    from their end.
     """
-    name = type(model).__name__
-    decoder = StaticDecoder(model, replace(contract, context=max(_PROBE, _context(model))))
-    ids = torch.arange(_PROBE - 2, device=model.device)[None] % model.config.get_text_config().vocab_size
+    return replace(contract, context=max(TRIAL + 2, context_of(model)))
+
+
+def trial(decoder: StaticDecoder, ids: torch.Tensor, whole: Callable[[], torch.Tensor], **encoded: Any) -> str | None:
+    """Why a model does not take its cache from a program, or None.
+
+    The question is put to the model: a text in two steps must have the scores of the text at once.
+
+    Args:
+        decoder: The model with such a cache.
+        ids: The text ``(1, TRIAL)``.
+        whole: Gives the scores ``(1, TRIAL, vocabulary)`` of the text at once.
+        encoded: What the decoder gets of an encoder.
+    """
+    name = type(decoder.of_model).__name__
     try:
         with torch.no_grad(), preserved_state(decoder):
-            expected = model(input_ids=ids, use_cache=False).logits[:, -1]
-            for start, end in ((0, _PROBE - 6), (_PROBE - 6, _PROBE - 2)):
-                actual = decoder(ids[:, start:end], ids.new_tensor([start]))["logits"][:, -1]
+            expected = whole()[:, -1]
+            for start, end in ((0, TRIAL - 4), (TRIAL - 4, TRIAL)):
+                actual = decoder(ids[:, start:end], ids.new_tensor([start]), **encoded)["logits"][:, -1]
     except Exception as error:  # noqa: BLE001  whatever it is, the model does not take its cache so
         return f"{name} refuses it: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
     near = _EPSILONS * torch.finfo(expected.dtype).eps

@@ -101,8 +101,8 @@ STEP_GROUPS = frozenset({"past_key_values", "past_conv", "past_ssm"})
 #: Arguments of a lone decoder whose coordinates are counted by its code: it knows two of them, and four.
 _POINTS = frozenset({"reference_points", "valid_ratios"})
 
-#: Arguments of a decoder that keeps its cache inside of the program, for one text (`generation.static_decoder`).
-_OF_ONE_TEXT = frozenset({"tokens", "input_pos"})
+#: Axes of a decoder that keeps its cache inside of the program, for one text (`generation.static_decoder`).
+_OF_ONE_TEXT = frozenset({"row", "place"})
 
 Labels = dict[str, tuple[str, ...]]
 
@@ -136,7 +136,7 @@ def is_settled(name: str, label: str) -> bool:
     """Whether an axis is not even asked to be dynamic: what layers of a decoder keep differs in its fixed sizes, and
     who keeps one text has one row.
     """
-    return label in FIXED and (name.partition(".")[0] in STEP_GROUPS or name in _POINTS | _OF_ONE_TEXT)
+    return label in FIXED and (name.partition(".")[0] in STEP_GROUPS or name in _POINTS or label in _OF_ONE_TEXT)
 
 
 def sizes(inputs: Mapping[str, Any], labels: Labels) -> dict[str, int]:
@@ -218,6 +218,8 @@ def _known(name: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[st
         return ("batch", "images_per_row")  # which of a row's cameras there are, not which of their pixels
     if top == "input_features" and _frames_first(leaf, inputs):
         return ("batch", "frames", "mel_bins")
+    if top == "encoder_attention_mask" and "tokens" in inputs:
+        return ("row", "encoder_sequence")
     for labels in _BY_NAME.get(top, ()):
         if len(labels) == leaf.ndim:
             ids = inputs.get("input_ids")
@@ -298,6 +300,8 @@ def _of_a_step(name: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tupl
     """Labels of a tensor that a decoder's graph takes back from the step before (`transporters.generation`)."""
     if not name.endswith((".key", ".value")):
         return ("batch", *("state" for _ in leaf.shape[1:]))
+    if "tokens" in inputs:
+        return ("row", "heads", "encoder_sequence", "head_dim")
     if "encoder_hidden_states" in inputs:
         return ("batch", "heads", "past_encoder_sequence" if ".encoder." in name else "past_sequence", "head_dim")
     seen = inputs["attention_mask"].shape[1] - _new_tokens(inputs)

@@ -13,7 +13,6 @@ from ..errors import ArtifactError, RunError
 from ..trees import pytrees
 
 FILE = "model.pte"
-FACTS = "model.pte.json"
 METHOD = "forward"
 
 
@@ -80,31 +79,45 @@ class ExecutorchRunner:
         """
         return {**self._program["facts"], "bounds": self._bounds}
 
+    def output_bounds(self) -> dict[str, list[int]]:
+        """By output tensor, the largest sizes that the program can give."""
+        meta = self._loaded.metadata(METHOD)
+        first = meta.num_outputs() - len(self._outputs)  # after those that it writes back into its inputs
+        tensors = [(first + i, entry["name"]) for i, entry in enumerate(self._outputs) if entry["shape"] is not None]
+        return {name: list(meta.output_tensor_meta(i).sizes()) for i, name in tensors}
+
     @staticmethod
-    def write(program: dict[str, Any], folder: Path) -> None:
-        """Save the program as ``model.pte``, and what is known of it beside it.
+    def part_file(part: str) -> str:
+        """The file of one of several programs of a model."""
+        return f"{part}.pte"
+
+    @staticmethod
+    def write(program: dict[str, Any], folder: Path, file: str = FILE) -> None:
+        """Save the program as ``model.pte``, or another ``file``, and what is known of it beside it.
 
         Raises:
             OSError: When the folder cannot be written, for example because the disk is full.
         """
-        (folder / FILE).write_bytes(program["pte"])
-        (folder / FACTS).write_text(json.dumps(program["facts"], indent=2) + "\n", encoding="utf-8")
+        (folder / file).write_bytes(program["pte"])
+        (folder / _facts(file)).write_text(json.dumps(program["facts"], indent=2) + "\n", encoding="utf-8")
 
     @staticmethod
-    def read(folder: Path) -> dict[str, Any]:
+    def read(folder: Path, file: str = FILE) -> dict[str, Any]:
         """Inverse of `write`.
 
         Raises:
             ArtifactError: When a file is missing or damaged.
         """
-        for name in (FILE, FACTS):
+        for name in (file, _facts(file)):
             if not (folder / name).is_file():
-                raise ArtifactError(f"{folder} lacks {name}", advice="export the model again")
+                raise ArtifactError(f"{folder} lacks the file {name}", advice="export the model again")
         try:
-            facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+            facts = json.loads((folder / _facts(file)).read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ArtifactError(f"{folder / FACTS} is damaged: {error}", advice="export the model again") from error
-        return {"pte": (folder / FILE).read_bytes(), "facts": facts}
+            raise ArtifactError(
+                f"{folder / _facts(file)} is damaged: {error}", advice="export the model again"
+            ) from error
+        return {"pte": (folder / file).read_bytes(), "facts": facts}
 
     def _largest_sizes(self) -> dict[str, list[int]]:
         """By input, the sizes that memory is planned for, as the file itself says."""
@@ -133,6 +146,11 @@ class ExecutorchRunner:
                     advice=f"export again with max_dims={{{label!r}: {size}}}",
                 )
         return leaf.detach().cpu().contiguous()
+
+
+def _facts(file: str) -> str:
+    """Name of the file with what is known of a program."""
+    return f"{file}.json"
 
 
 def _readable(error: Exception) -> str:

@@ -68,7 +68,8 @@ def generation(
 def prompts(exported: ExportedModel, model: Any) -> dict[str, torch.Tensor]:
     """What to write from: two texts out of the sample's ids, ``(2, 7)``, the first padded; two rows of other inputs.
 
-    A program of one text gets the second. Texts with pictures are as long as these make them.
+    A program of one text gets the second, or behind an encoder, which takes padding, the first. Texts with pictures are
+    as long as these make them.
 
     Args:
         exported: A decoder with its cache.
@@ -78,17 +79,19 @@ def prompts(exported: ExportedModel, model: Any) -> dict[str, torch.Tensor]:
         return _with_pictures(exported, model)
     short, long = _LENGTHS
     takes_them = exported.parts.get("encoder", exported)
-    name = "tokens" if is_of_one_text(exported) else "input_ids"
+    rows = slice(None)
+    if is_of_one_text(exported):
+        rows = slice(1) if _has_encoder(exported) else slice(1, None)
+    name = "tokens" if "tokens" in takes_them.sample_inputs else "input_ids"
     if name not in takes_them.sample_inputs:
         given = takes_them.sample_inputs.items()
-        rows = {name: tensor.detach().cpu()[torch.arange(2) % tensor.shape[0]] for name, tensor in given}
-        return {name: torch.cat([tensor[:1] * 0.75, tensor[1:]]) for name, tensor in rows.items()}
+        pairs = {name: tensor.detach().cpu()[torch.arange(2) % tensor.shape[0]] for name, tensor in given}
+        return {name: torch.cat([tensor[:1] * 0.75, tensor[1:]])[rows] for name, tensor in pairs.items()}
     ids = takes_them.sample_inputs[name].detach().cpu().reshape(-1)
     ids = ids.repeat(long // len(ids) + 1)[:long]
     mask = torch.ones(2, long, dtype=torch.int64)
     mask[0, slice(short, None) if _has_encoder(exported) else slice(long - short)] = 0
-    first = 1 if is_of_one_text(exported) else 0
-    return {"input_ids": torch.stack([ids.flip(0), ids])[first:], "attention_mask": mask[first:]}
+    return {"input_ids": torch.stack([ids.flip(0), ids])[rows], "attention_mask": mask[rows]}
 
 
 def _with_pictures(exported: ExportedModel, model: Any) -> dict[str, torch.Tensor]:
@@ -129,7 +132,7 @@ def is_of_one_text(exported: ExportedModel) -> bool:
 def no_room(exported: ExportedModel) -> str:
     """Why a cache inside of the program cannot hold what is generated here; empty where it can."""
     context = (exported.cache_contract or {}).get("context")
-    wanted = max(_LENGTHS) + STEPS
+    wanted = (1 if _has_encoder(exported) else max(_LENGTHS)) + STEPS
     return f"the program's cache holds {context} of {wanted} tokens" if context is not None and context < wanted else ""
 
 
@@ -140,7 +143,9 @@ def _has_start(config: Any) -> bool:
 
 def _texts(exported: ExportedModel, given: dict[str, torch.Tensor]) -> str:
     if "input_ids" not in given:
-        return f"two rows of {', '.join(given)}"
+        return f"{'a row' if is_of_one_text(exported) else 'two rows'} of {', '.join(given)}"
+    if is_of_one_text(exported) and _has_encoder(exported):
+        return f"a text of {_LENGTHS[0]} tokens, padded on the right to {_LENGTHS[1]}"
     if is_of_one_text(exported):
         return f"a text of {_LENGTHS[1]} tokens"
     if reads_pictures(exported):

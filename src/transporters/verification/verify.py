@@ -113,8 +113,9 @@ def _generation(exported: ExportedModel, eager: Eager, noise: dict[str, float], 
     """A loop with the cache, and a remark on it among the findings."""
     prompts = generating.prompts(exported, eager.model.of_model)
     shapes = {name: tuple(tensor.shape) for name, tensor in prompts.items()}
-    of_texts = {"tokens": shapes["input_ids"]} if generating.is_of_one_text(exported) else {"input_ids": (2, 1)}
-    step = {"inputs_embeds": (2, 1)} if generating.reads_pictures(exported) else of_texts
+    step: dict[str, tuple[int, ...]] = {"inputs_embeds" if generating.reads_pictures(exported) else "input_ids": (2, 1)}
+    if generating.is_of_one_text(exported):
+        step = {"tokens": (1, 1) if exported.parts else shapes["input_ids"]}
     takes_them = exported.parts.values() or [exported]
     outside = next(filter(None, (_outside_contract(part, shapes) for part in takes_them)), "")
     outside = outside or _outside_contract(exported, step)
