@@ -3,10 +3,23 @@
 
 from __future__ import annotations
 
-from . import activations, constants, convolutions, experts, layouts, partitions, passes, retraces, splitting, symbols
+from . import (
+    activations,
+    claims,
+    constants,
+    convolutions,
+    experts,
+    layouts,
+    partitions,
+    passes,
+    retraces,
+    splitting,
+    symbols,
+)
 
 __all__ = [
     "activations",
+    "claims",
     "constants",
     "convolutions",
     "experts",
