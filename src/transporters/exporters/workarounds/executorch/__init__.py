@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from . import (
     activations,
+    allocations,
     claims,
     constants,
     convolutions,
     experts,
     layouts,
+    norms,
     partitions,
     passes,
     retraces,
@@ -19,11 +21,13 @@ from . import (
 
 __all__ = [
     "activations",
+    "allocations",
     "claims",
     "constants",
     "convolutions",
     "experts",
     "layouts",
+    "norms",
     "partitions",
     "passes",
     "retraces",
