@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from ..errors import ConfigError, ExportError, FrozenAxisError
 from ..inputs import axes
 from ..trees import pytrees
 from .configs import ExecutorchConfig
+from .executorch_sizes import selections, tensors, upper
 from .prepare import Prepared
 from .run import ExportRun
 from .shapes import Axis, ShapeContract
@@ -50,8 +51,6 @@ _GENERAL: dict[str, int] = {
 _OTHERWISE = 2048
 _NO_LIMIT = "a general limit"
 _PARTS = ("text_config", "decoder", "encoder", "audio_config", "vision_config", "audio_encoder")
-#: From here on a limit is torch's word for none: a size that depends on values has the largest integer for one.
-_UNBOUNDED = 1 << 48
 
 #: What bounds of our own are lowered to, one after another: (of the batch or of a length, least). Few uses can do with
 #: a length under 512, and who gives rows in batches gives more than two.
@@ -94,7 +93,10 @@ def bound(
                 bounds[chosen.symbol] = chosen
     _shrink(program, bounds)
     for chosen in bounds.values():
-        _apply(program, chosen)
+        # From 1 up: with a size of nothing, what divides by it has no bound.
+        _apply(program, chosen.symbol, 1, chosen.most)
+    for symbol, most in (selections(program, _env(program).var_to_range) if bounds else {}).items():
+        _apply(program, symbol, 0, most)
     _note(bounds.values(), run)
     return ShapeContract(tuple(_bounded(axis, sizes, bounds) for axis in contract.axes))
 
@@ -106,7 +108,7 @@ def check_bounded(program: ExportedProgram) -> None:
         ExportError: Naming the size, the operation and the model's line.
     """
     for node in program.graph.nodes:
-        for value in _tensors(node.meta.get("val")):
+        for value in tensors(node.meta.get("val")):
             for size in value.shape:
                 if isinstance(size, torch.SymInt) and upper(size) is None:
                     raise ExportError(
@@ -132,14 +134,6 @@ def check_dynamic(program: ExportedProgram, prepared: Prepared, contract: ShapeC
                 f"ExecuTorch's lowering fixes axis {axis.index} ({axis.label}) of {axis.input} to {size}",
                 advice="report this case; dynamic=False exports for these sizes alone",
             )
-
-
-def upper(size: int | torch.SymInt, ranges: dict[Any, Any] | None = None) -> int | None:
-    """The largest value of a size, or None where nothing bounds it."""
-    if isinstance(size, int):
-        return size
-    most = bound_sympy(size.node.expr, ranges or size.node.shape_env.var_to_range).upper
-    return int(most) if most.is_Integer and most < _UNBOUNDED else None
 
 
 def _sizes(program: ExportedProgram, prepared: Prepared) -> Iterator[tuple[tuple[str, int], Any]]:
@@ -208,16 +202,17 @@ def _inverse(expr: Any, symbol: Any, most: int) -> int:
 def _shrink(program: ExportedProgram, bounds: dict[Any, _Bound]) -> None:
     """Halve bounds that are our own, as long as some tensor is larger than `LARGEST_TENSOR`."""
     # By their text, for symbolic sizes have no hash.
-    tensors = {
+    shapes = {
         f"{tuple(value.shape)} {value.dtype}": (tuple(value.shape), value.element_size())
         for node in program.graph.nodes
-        for value in _tensors(node.meta.get("val"))
+        for value in tensors(node.meta.get("val"))
         if any(isinstance(size, torch.SymInt) for size in value.shape)
     }
     while free := [chosen for chosen in bounds.values() if chosen.free and chosen.most > max(1, chosen.sample)]:
         ranges = dict(_env(program).var_to_range)
         ranges |= {chosen.symbol: ValueRanges(1, chosen.most) for chosen in bounds.values()}
-        found = [[upper(size, ranges) for size in shape] + [width] for shape, width in tensors.values()]
+        ranges |= {symbol: ValueRanges(0, most) for symbol, most in selections(program, ranges).items()}
+        found = [[upper(size, ranges) for size in shape] + [width] for shape, width in shapes.values()]
         if max((prod(s for s in shape if s is not None) for shape in found), default=0) <= LARGEST_TENSOR:
             return
         largest = min(free, key=lambda chosen: (_step(chosen), -chosen.most))
@@ -237,30 +232,20 @@ def _step(chosen: _Bound) -> int:
 _LOWERED = ", lowered to keep every tensor under 128 MiB"
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-
-
 def _env(program: ExportedProgram) -> Any:
     """The record of all symbols of a program that has some."""
-    values = (value for node in program.graph.nodes for value in _tensors(node.meta.get("val")))
+    values = (value for node in program.graph.nodes for value in tensors(node.meta.get("val")))
     sizes: Iterator[Any] = (size for value in values for size in value.shape)
     return next(size.node.shape_env for size in sizes if isinstance(size, torch.SymInt))
 
 
-def _apply(program: ExportedProgram, chosen: _Bound) -> None:
+def _apply(program: ExportedProgram, symbol: Any, least: int, most: int) -> None:
     """Write the bound where torch and ExecuTorch look for it."""
     env = _env(program)
-    # From 1 up: with a size of nothing, what divides by it has no bound.
-    least = max(1, env.var_to_range[chosen.symbol].lower)
-    range_ = ValueRanges(min(least, chosen.most), chosen.most)
-    env.var_to_range[chosen.symbol] = range_
+    range_ = ValueRanges(min(max(least, env.var_to_range[symbol].lower), most), most)
+    env.var_to_range[symbol] = range_
     env._update_version_counter()  # what it has computed from the old ranges is void
-    program.range_constraints[chosen.symbol] = range_
+    program.range_constraints[symbol] = range_
 
 
 def _bounded(axis: Axis, sizes: Mapping[tuple[str, int], Any], bounds: Mapping[Any, _Bound]) -> Axis:

@@ -12,7 +12,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from .executorch_bounds import upper
+from .executorch_sizes import upper
 
 #: How many multiply-adds an output element takes: by the operation's name, the size of an argument along these axes.
 _INNER: dict[str, tuple[int, tuple[int, ...]]] = {

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 METHOD = "forward"
 
+#: Beyond the core set, but with a kernel: its decomposition copies the weight for every row of a batch.
+_WITH_KERNEL = {torch.ops.aten.linear.default}
+
 
 def decompose(program: ExportedProgram, preparation: Preparation, run: ExportRun) -> ExportedProgram:
     """Bring the program down to the core set of operators, but for what a delegate wants whole.
@@ -47,7 +50,8 @@ def decompose(program: ExportedProgram, preparation: Preparation, run: ExportRun
     refused = {
         node.target
         for node in lowered.graph.nodes
-        if node.target in kept and not any(node.target in ops and (not c or c(node)) for ops, c in checks)
+        if node.target in kept - _WITH_KERNEL
+        and not any(node.target in ops and (not c or c(node)) for ops, c in checks)
     }
     if refused:
         lowered = _decomposed(lowered, _default_decomposition_table(), kept - refused, run)

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 from . import (
     activations,
+    allocations,
     asserts,
+    claims,
     constants,
     convolutions,
     experts,
     layouts,
+    norms,
+    ordering,
     partitions,
     passes,
     retraces,
@@ -19,11 +23,15 @@ from . import (
 
 __all__ = [
     "activations",
+    "allocations",
     "asserts",
+    "claims",
     "constants",
     "convolutions",
     "experts",
     "layouts",
+    "norms",
+    "ordering",
     "partitions",
     "passes",
     "retraces",

@@ -35,31 +35,3 @@ def _fix_view_of_attention(graph_module: GraphModule, node: Node) -> bool:
         return False
     node.target = torch.ops.aten.reshape.default
     return True
-
-
-def _fill(x: torch.Tensor) -> torch.Tensor:
-    """The fault, for the reproducer: an empty tensor of the size of ``x``, filled in two parts."""
-    filled = x.new_empty(x.shape)
-    filled[:, :1] = 1
-    filled[:, 1:] = x[:, 1:]
-    return filled
-
-
-@register_fx_node_fix(
-    "executorch",
-    ops=(torch.ops.aten.empty.memory_format,),
-    why="ExecuTorch's own empty tensor, with an order of axes, takes whole numbers for sizes, so that a dynamic size "
-    "in it is fixed to the sample's, in all of the program",
-    issue="unreported",
-    needed="executorch>=1.4.1,<1.5",
-    repro=Repro(_fill, lambda: (torch.rand(3, 4),), dynamic=True),
-)
-def _fix_empty(graph_module: GraphModule, node: Node) -> bool:
-    """Fill the tensor, for whose operation there is one form only."""
-    size: list[int | Node] = list(node.args[0])  # type: ignore[arg-type]
-    if not any(isinstance(length, Node) for length in size):
-        return False
-    node.target = torch.ops.aten.full.default
-    node.args = (size, 0)
-    node.kwargs = {"dtype": node.meta["val"].dtype, "device": node.meta["val"].device}
-    return True
