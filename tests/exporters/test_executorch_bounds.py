@@ -100,13 +100,26 @@ def test_an_axis_that_the_lowering_fixes_is_an_error() -> None:
         export(Filled().eval(), {"x": torch.randn(5, 3)}, skip_workarounds=[fix])
 
 
-class Doubled(torch.nn.Module):
-    """A size that depends on the values of the input."""
+class Counted(torch.nn.Module):
+    """A size that a value of the input says."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.arange(int(x[0])) * 2
+
+
+class Chosen(torch.nn.Module):
+    """A size that depends on values, and is no larger than that of the input."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x[x > 0] * 2
 
 
+def test_what_a_mask_chooses_is_bounded_by_the_mask() -> None:
+    found = export(Chosen().eval(), {"x": torch.randn(5)}, max_dims={"batch": 9})
+    given = torch.tensor([1.0, -2, 3, 4, 5, 6, 7, 8, 9])
+    assert torch.equal(found(x=given), given[given > 0] * 2)
+
+
 def test_a_size_without_a_bound_is_refused() -> None:
     with pytest.raises(ExportError, match="has no largest value"):
-        export(Doubled().eval(), {"x": torch.randn(5)})
+        export(Counted().eval(), {"x": torch.tensor([4, 5])})
