@@ -2,7 +2,7 @@
 """A largest size for every dynamic axis: ExecuTorch plans its memory for it before the program ever runs.
 
 What the caller names in ``max_dims`` holds. For any other axis the model's own limits are asked, then general ones, and
-never the sample: a program traced on 7 tokens takes as many as the model does. General bounds are halved while a single
+never the sample alone: a program traced on 7 tokens takes as many as the model does, and at least those. General bounds are halved while a single
 tensor would be larger than `LARGEST_TENSOR`, and the run says so.
 """
 
@@ -151,7 +151,7 @@ def _choose(axis: Axis, expr: Any, prepared: Prepared, config: ExecutorchConfig)
         most, source = axis.maximum, "dynamic_shapes"
     else:
         most, source = _limit(axis.label, getattr(prepared.model, "config", None))
-        most, free = max(most, axis.minimum or 1), True
+        most, free = max(most, axis.minimum or 1, axis.size), True
     if axis.maximum is not None and axis.maximum < most:
         most, source = axis.maximum, "a limit of the model's code"
     return _Bound(symbol, _inverse(expr, symbol, most), axis.label, source, free, _inverse(expr, symbol, axis.size))
