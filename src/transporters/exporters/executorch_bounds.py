@@ -2,8 +2,8 @@
 """A largest size for every dynamic axis: ExecuTorch plans its memory for it before the program ever runs.
 
 What the caller names in ``max_dims`` holds. For any other axis the model's own limits are asked, then general ones, and
-never the sample alone: a program traced on 7 tokens takes as many as the model does, and at least those. General bounds are halved while a single
-tensor would be larger than `LARGEST_TENSOR`, and the run says so.
+never the sample alone: a program traced on 7 tokens takes as many as the model does, and those 7 at least. General
+bounds are halved while a single tensor would be larger than `LARGEST_TENSOR`, and the run says so.
 """
 
 from __future__ import annotations

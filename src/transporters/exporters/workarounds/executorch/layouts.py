@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from ...executorch_sizes import upper
 from ...registry import Repro, register_fx_node_fix, register_patch
 
 _SDPA = torch.ops.aten.scaled_dot_product_attention.default
@@ -61,14 +60,9 @@ def _chosen_rows(x: torch.Tensor) -> torch.Tensor:
     repro=Repro(_chosen_rows, lambda: (torch.randn(7, 3),), dynamic=True),
 )
 def _patch_order_of_axes(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Compare them at the largest sizes."""
+    """Say that the axes lie in their order, for so the kernels write them; `nonzero` alone says something else."""
 
     def dim_order_from_stride(stride: Any) -> Any:
-        if not any(free_unbacked_symbols(step) for step in stride):
-            return NotImplemented
-        largest = [upper(step) for step in stride]
-        if None in largest:
-            return NotImplemented
-        return tuple(sorted(range(len(stride)), key=lambda axis: largest[axis] or 0, reverse=True))
+        return tuple(range(len(stride))) if any(free_unbacked_symbols(step) for step in stride) else NotImplemented
 
     return dim_order_from_stride
