@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from itertools import zip_longest
 from math import prod
 from typing import Any
 
 import numpy as np
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
@@ -97,7 +98,11 @@ def _as_many_as_masks(node: Node, ranges: Mapping[Any, Any]) -> int | None:
 
 def _as_many_as_both(node: Node, ranges: Mapping[Any, Any]) -> int | None:
     """Of a tensor and a mask that are broadcast against each other."""
-    return elements(torch.broadcast_tensors(*(argument.meta["val"] for argument in node.all_input_nodes))[0], ranges)
+    shapes = [list(argument.meta["val"].shape)[::-1] for argument in node.all_input_nodes]
+    limits = [[upper(size, ranges) for size in axes] for axes in zip_longest(*shapes, fillvalue=1)]
+    if any(None in sizes for sizes in limits):
+        return None
+    return prod(max(size for size in sizes if size is not None) for sizes in limits)
 
 
 def _as_long_as_given(node: Node, ranges: Mapping[Any, Any]) -> int | None:
@@ -129,7 +134,7 @@ def _finite(most: Any) -> int | None:
     return int(most) if most.is_Integer and most < _UNBOUNDED else None
 
 
-def _grows(expr: Any, symbol: Any, ranges: Mapping[Any, Any]) -> bool:
+def _grows(expr: Any, symbol: Any, ranges: dict[Any, Any]) -> bool:
     """Whether the value never becomes smaller when the symbol becomes larger."""
     if expr == symbol or symbol not in expr.free_symbols:
         return True
@@ -148,7 +153,8 @@ def _grows(expr: Any, symbol: Any, ranges: Mapping[Any, Any]) -> bool:
 def _with_safe_divisors(expr: Any) -> Any:
     """With divisors of 1 at least: sizes are whole, and none divides by 0."""
     return expr.replace(
-        lambda part: isinstance(part, _DIVISIONS), lambda part: FloorDiv(part.args[0], Max(1, part.args[1]))
+        lambda part: isinstance(part, _DIVISIONS),
+        lambda part: FloorDiv(part.args[0], Max(1, part.args[1])),  # type: ignore[no-untyped-call]
     )
 
 

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views that hold for the memory layout of one kernel, and not for that of its decomposition."""
+"""How tensors lie in memory: views that hold for one kernel and not for its decomposition, and the order of axes."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from ...registry import Repro, register_fx_node_fix
+from ...registry import Repro, register_fx_node_fix, register_patch
 
 _SDPA = torch.ops.aten.scaled_dot_product_attention.default
 
@@ -35,3 +39,30 @@ def _fix_view_of_attention(graph_module: GraphModule, node: Node) -> bool:
         return False
     node.target = torch.ops.aten.reshape.default
     return True
+
+
+def _chosen_rows(x: torch.Tensor) -> torch.Tensor:
+    """The fault, for the reproducer: as many columns as there are rows that are not far below the largest."""
+    total = x.sum(1)
+    columns = x[total > total.amax() - 1].t().contiguous()
+    return torch.cat([columns, -columns]) * 2
+
+
+@register_patch(
+    "executorch",
+    "executorch.exir.tensor.dim_order_from_stride",
+    "executorch.exir.tensor_layout.dim_order_from_stride",
+    "executorch.exir.emit._emitter.dim_order_from_stride",
+    "executorch.exir.passes.replace_view_copy_with_view_pass.dim_order_from_stride",
+    why="ExecuTorch asks which of two strides is larger, which has no answer where one of them depends on values",
+    issue="unreported",
+    needed="executorch>=1.4.1,<1.5",
+    repro=Repro(_chosen_rows, lambda: (torch.randn(7, 3),), dynamic=True),
+)
+def _patch_order_of_axes(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Say that the axes lie in their order, for so the kernels write them; `nonzero` alone says something else."""
+
+    def dim_order_from_stride(stride: Any) -> Any:
+        return tuple(range(len(stride))) if any(free_unbacked_symbols(step) for step in stride) else NotImplemented
+
+    return dim_order_from_stride

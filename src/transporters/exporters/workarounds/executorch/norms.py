@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any
 
@@ -55,7 +56,7 @@ def _fix_batch_norm1d(graph_module: GraphModule, node: Node) -> bool:
         with graph.inserting_after(result):
             narrow = graph.call_function(_aten.squeeze.dim, (result, -1))
         narrow.meta = {**result.meta, "val": value}
-        result.replace_all_uses_with(narrow, delete_user_cb=lambda user, narrow=narrow: user is not narrow)
+        result.replace_all_uses_with(narrow, delete_user_cb=functools.partial(operator.is_not, narrow))
         result.name, narrow.name = narrow.name, result.name  # the program knows its outputs by name
     return True
 

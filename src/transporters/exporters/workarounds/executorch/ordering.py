@@ -72,40 +72,49 @@ def _names(node: Node) -> list[str]:
     return [argument.name for argument in schema.arguments if not argument.kwarg_only]
 
 
-def _places(x: torch.Tensor) -> torch.Tensor:
-    """The fault, for the reproducer: edges among the values, counted from both sides."""
+def _among(x: torch.Tensor) -> torch.Tensor:
+    """The fault, for the reproducer: places of each row among fixed edges and in the row itself, from both sides."""
     edges = torch.tensor([-1.0, 0.0, 0.5, 1.0])
     x = x.round()
-    return torch.bucketize(x, edges) + 10 * torch.bucketize(x, edges, right=True)
+    steps = x.cumsum(1)
+    steps = (steps.abs() + 1).cumsum(1)
+    return torch.bucketize(x, edges) + 10 * torch.searchsorted(steps, x.abs(), right=True)
 
 
 @register_fx_node_fix(
     "executorch",
-    ops=(_aten.bucketize.Tensor,),
-    why="ExecuTorch's runtime has no kernel that finds values among edges",
+    ops=(_aten.bucketize.Tensor, _aten.searchsorted.Tensor),
+    why="ExecuTorch's runtime has no kernel that finds values in a sequence",
     issue="unreported",
     needed="executorch>=1.4.1,<1.5",
-    repro=Repro(_places, lambda: (2 * torch.randn(5, 4),), dynamic=True),
+    repro=Repro(_among, lambda: (2 * torch.randn(5, 4),), dynamic=True),
 )
-def _fix_bucketize(graph_module: GraphModule, node: Node) -> bool:
-    """Count the edges that do not lie beyond each value."""
-    x: Any = node.args[0]
-    edges: Any = node.args[1]
+def _fix_search(graph_module: GraphModule, node: Node) -> bool:
+    """Count what does not lie beyond each value."""
+    if node.kwargs.get("sorter") is not None:
+        return False
+    sequence, x = (node.args[1], node.args[0]) if node.target is _aten.bucketize.Tensor else node.args[:2]
+    assert isinstance(x, Node), "both operations take two tensors"
+    assert isinstance(sequence, Node), "both operations take two tensors"
     graph = graph_module.graph
-    value, dtype = x.meta["val"], node.meta["val"].dtype
+    value, steps, dtype = x.meta["val"], sequence.meta["val"], node.meta["val"].dtype
 
-    def call(target: Any, arguments: tuple[Any, ...], shape: tuple[Any, ...], kind: torch.dtype, **more: Any) -> Node:
+    def call(target: Any, arguments: tuple[Any, ...], shape: Any, kind: torch.dtype, **more: Any) -> Node:
         made = graph.call_function(target, arguments, more)
-        made.meta = {**node.meta, "val": value.new_empty(shape, dtype=kind)}
+        made.meta = {**node.meta, "val": value.new_empty(tuple(shape), dtype=kind)}
         return made
 
-    pairs = (*value.shape, edges.meta["val"].shape[0])
-    beyond = _aten.gt.Tensor if node.kwargs.get("right") else _aten.ge.Tensor
+    pairs = (*value.shape, steps.shape[-1])
+    from_right = node.kwargs.get("right") or node.kwargs.get("side") == "right"
     with graph.inserting_before(node):
         column = call(_aten.unsqueeze.default, (x, -1), (*value.shape, 1), value.dtype)
-        are_beyond = call(beyond, (edges, column), pairs, torch.bool)
+        if steps.dim() > 1:
+            shape = (*steps.shape[:-1], 1, steps.shape[-1])
+            sequence = call(_aten.unsqueeze.default, (sequence, -2), shape, steps.dtype)
+        beyond = _aten.gt.Tensor if from_right else _aten.ge.Tensor
+        are_beyond = call(beyond, (sequence, column), pairs, torch.bool)
         are_before = call(_aten.logical_not.default, (are_beyond,), pairs, torch.bool)
-        result = call(_aten.sum.dim_IntList, (are_before, [-1]), tuple(value.shape), dtype, dtype=dtype)
+        result = call(_aten.sum.dim_IntList, (are_before, [-1]), value.shape, dtype, dtype=dtype)
     node.replace_all_uses_with(result)
     graph.erase_node(node)
     result.name = node.name  # the program knows its outputs by name
