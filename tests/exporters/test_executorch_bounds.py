@@ -8,7 +8,7 @@ import torch
 from executorch_programs import Twice, export, ids, llama
 
 from transporters import ExecutorchConfig, ExportedModel
-from transporters.errors import ConfigError, ExportError, FrozenAxisError, RunError
+from transporters.errors import ConfigError, FrozenAxisError, RunError
 from transporters.exporters import executorch_bounds
 
 pytestmark = pytest.mark.model
@@ -98,28 +98,3 @@ def test_an_axis_that_the_lowering_fixes_is_an_error() -> None:
     assert export(Filled().eval(), {"x": torch.randn(5, 3)}).verify().verified
     with pytest.raises(FrozenAxisError, match=r"lowering fixes axis 0 .* of x to 5"):
         export(Filled().eval(), {"x": torch.randn(5, 3)}, skip_workarounds=[fix])
-
-
-class Counted(torch.nn.Module):
-    """A size that the values of the input say."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.repeat_interleave(x) * 2
-
-
-class Chosen(torch.nn.Module):
-    """A size that depends on values, and is no larger than that of the input."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x[x > 0] * 2
-
-
-def test_what_a_mask_chooses_is_bounded_by_the_mask() -> None:
-    found = export(Chosen().eval(), {"x": torch.randn(5)}, max_dims={"batch": 9})
-    given = torch.tensor([1.0, -2, 3, 4, 5, 6, 7, 8, 9])
-    assert torch.equal(found(x=given), given[given > 0] * 2)
-
-
-def test_a_size_without_a_bound_is_refused() -> None:
-    with pytest.raises(ExportError, match="has no largest value"):
-        export(Counted().eval(), {"x": torch.tensor([4, 5])})
