@@ -17,7 +17,7 @@ _aten = torch.ops.aten
 def _in_order(x: torch.Tensor) -> torch.Tensor:
     """The fault, for the reproducer: sorted along the first axis, and the last columns first."""
     values, places = torch.sort(x, dim=0, stable=True)
-    return values + places + torch.argsort(x, dim=1, descending=True, stable=True)
+    return values + places + torch.argsort(x, dim=-1, descending=True, stable=True)
 
 
 @register_fx_node_fix(
@@ -34,9 +34,10 @@ def _fix_sort(graph_module: GraphModule, node: Node) -> bool:
     Places are below 2**31, so that a rank times that plus a place sorts by the rank and then by the place.
     """
     arguments: dict[str, Any] = {**dict(zip(_names(node), node.args)), **node.kwargs}
-    x, axis = arguments["self"], arguments.get("dim", -1)
+    x = arguments["self"]
     if x.meta["val"].dim() == 0:
         return False
+    axis = arguments.get("dim", -1) % x.meta["val"].dim()  # the runtime ends the process over a negative one
     graph = graph_module.graph
     values, places = node.meta["val"]
 
