@@ -13,7 +13,6 @@ from torch.utils._sympy.functions import FloorDiv, Min, PythonMod
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from transporters import ExecutorchExporter
-from transporters.errors import ExportError
 from transporters.exporters import executorch_sizes
 
 ROWS, COLUMNS, COUNT = sympy.symbols("rows columns count", integer=True, positive=True)
@@ -81,10 +80,3 @@ def test_a_mask_selects_no_more_than_there_is(select: Callable[[torch.Tensor], t
     exported = ExecutorchExporter().export(_Selects(select).eval(), {"states": sample}, {"max_dims": {"batch": 6}})
     for states in (sample, torch.rand(6, 4) + 1, torch.randn(5, 4).sort(0, descending=True).values + 0.5):
         assert torch.equal(exported(states=states), select(states))
-
-
-@pytest.mark.model
-def test_what_values_repeat_has_no_bound() -> None:
-    model = _Selects(lambda states: torch.arange(states.long().sum().item()) * 2)
-    with pytest.raises(ExportError, match="no largest value"):
-        ExecutorchExporter().export(model.eval(), {"states": torch.ones(3, 4)}, {})
