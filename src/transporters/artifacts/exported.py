@@ -172,6 +172,10 @@ class ExportedModel:
             self._runner = auto.runner_class(self.export_format)(self.program, self.inputs, self.outputs)
         return self._runner
 
+    def reload(self) -> None:
+        """Have the program loaded anew when it runs next: nothing of earlier runs is left in it."""
+        self._runner = None
+
     def verify(self, *, model: Any = None, observer: Callable[[Any], None] | None = None) -> Report:
         """Run the artifact in its runtime against eager, on the sample and on variations of it.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -27,6 +27,9 @@ class ExecutorchRunner:
     Raises:
         RunError: When the runtime cannot load the program, for example because it has no kernel for an operation.
     """
+
+    #: Delegates lay out their memory in the first run, for its sizes.
+    remembers_sizes: ClassVar[bool] = True
 
     def __init__(self, program: dict[str, Any], inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> None:
         from executorch.runtime import Runtime
