@@ -171,10 +171,14 @@ def _after(exported: ExportedModel, eager: Eager, first: Case, then: Case, noise
     A delegate that lays out its memory in the first run may write over what a larger run needs.
     """
     exported.reload()
-    with seeded():
-        exported(**copy_inputs(eager.dtype, eager.device, first.inputs))
+    name = f"{then.name}, after {first.name}"
+    try:
+        with seeded():
+            exported(**copy_inputs(eager.dtype, eager.device, first.inputs))
+    except RunError as error:
+        return Variation(name, "run error", {}, detail=str(error))
     variation, _, _ = _run_case(exported, eager, then, noise)
-    return replace(variation, name=f"{then.name}, after {first.name}")
+    return replace(variation, name=name)
 
 
 def _elements(case: Case) -> int:
