@@ -139,7 +139,7 @@ def targets(workaround: Workaround, path: str) -> list[tuple[Any, str]]:
         return [resolved] if resolved else []
     parts = path.split(".")
     found: list[tuple[Any, str]] = []
-    for module_name in _under(path[: path.index("*")], len(sys.modules)):
+    for module_name in _under(path[: path.index("*")]):
         pieces = module_name.split(".")
         rest = parts[len(pieces) :]
         if len(rest) not in (1, 2) or not all(map(fnmatch.fnmatchcase, pieces, parts)):
@@ -153,9 +153,8 @@ def targets(workaround: Workaround, path: str) -> list[tuple[Any, str]]:
     return found
 
 
-@functools.lru_cache(maxsize=64)
-def _under(prefix: str, loaded: int) -> list[str]:
-    """Names of loaded modules that may fit a pattern that begins so. ``loaded``: how many there are (may grow)."""
+def _under(prefix: str) -> list[str]:
+    """Names of loaded modules that may fit a pattern that begins so: of most modules nothing costlier is asked."""
     return [name for name in list(sys.modules) if name.startswith(prefix) or prefix.startswith(name)]
 
 
