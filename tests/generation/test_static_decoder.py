@@ -16,6 +16,7 @@ from transporters import ExecutorchExporter, ExportedModel
 from transporters.errors import ConfigError, InputError, RunError, UsageError
 from transporters.generation.decoder import cache_contract
 from transporters.generation.static_decoder import StaticDecoder, static_contract, unfit
+from transporters.runners.executorch_runner import ExecutorchRunner
 from transporters.zoo import build
 
 pytestmark = [pytest.mark.model, pytest.mark.xdist_group("generation in executorch")]
@@ -92,8 +93,9 @@ def test_verified(name: str, inside: Any) -> None:
 def test_verification_sees_a_wrong_place(model: Any, inside: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that writes each step over the text's beginning is right for a single step only."""
     exported = inside("llama")
-    real = exported.runner.run
-    monkeypatch.setattr(exported.runner, "run", lambda given: real({**given, "input_pos": torch.zeros(1).long()}))
+    real = ExecutorchRunner.run
+    first = {"input_pos": torch.zeros(1).long()}
+    monkeypatch.setattr(ExecutorchRunner, "run", lambda self, given: real(self, {**given, **first}))
     report = exported.verify()
     assert not report.verified
     assert [v.name for v in report.variations if v.status != "verified"] == ["greedy generation"]
