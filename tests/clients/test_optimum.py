@@ -102,6 +102,7 @@ def test_a_model_that_hears(optimum: Any, tmp_path: Path) -> None:
         ("LlamaForCausalLM", torch.bfloat16, "cannot read bfloat16"),
         ("BloomForCausalLM", torch.float32, "gives the cache of a bloom another shape"),
         ("MambaForCausalLM", torch.float32, "no other state"),
+        ("Gemma3nForCausalLM", torch.float32, "of one size in every layer"),
         ("LlavaForConditionalGeneration", torch.float32, "other graphs of a model with .*vision_encoder"),
     ],
 )

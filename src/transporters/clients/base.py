@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from ..artifacts.exported import ExportedModel
 
+#: What is left to do with a model that a client cannot run in ONNX.
+LEAVE_OUT = "leave --for out: ONNX Runtime and `transporters run` take the model"
+
 
 class Client(ABC):
     """A client. It is an asset of `ExportedModel.save`, after the configuration and the tokenizer."""

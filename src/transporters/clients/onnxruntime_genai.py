@@ -20,7 +20,7 @@ import torch
 from ..errors import UsageError
 from ..runners.onnx_runner import OnnxRunner
 from ..trees import pytrees
-from .base import Client, float_dtype
+from .base import LEAVE_OUT, Client, float_dtype
 from .onnx_fusing import fuse_attention, fuse_norms
 from .onnx_packing import pack
 
@@ -77,7 +77,7 @@ class OnnxRuntimeGenai(Client):
         if exported.parts:
             raise UsageError(
                 f"{self.name} runs decoders alone, and this one has its {', '.join(exported.parts)} beside it",
-                advice="leave --for out: ONNX Runtime and `transporters run` take the programs",
+                advice=LEAVE_OUT,
             )
         model_type = str(exported.model_config.model_type)
         if model_type not in _TYPES:
@@ -138,7 +138,7 @@ class OnnxRuntimeGenai(Client):
         if names != wanted or len(sizes) != 1:
             raise UsageError(
                 f"{self.name} wants keys and values of one size in every layer, and no other state",
-                advice="leave --for out: ONNX Runtime and `transporters run` take the program",
+                advice=LEAVE_OUT,
             )
         heads, head_size = sizes.pop()
         return heads, head_size, len(kept)

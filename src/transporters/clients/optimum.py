@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import UsageError
-from .base import Client, float_dtype
+from .base import LEAVE_OUT, Client, float_dtype
 
 if TYPE_CHECKING:
     from ..artifacts.exported import ExportedModel
@@ -24,8 +24,6 @@ _ODD_CACHES = frozenset({"bloom", "falcon", "gpt_bigcode"})
 #: What it gives to an encoder and to the decoder behind it, besides the cache.
 _TO_ENCODER = frozenset({"input_ids", "input_features", "attention_mask"})
 _TO_DECODER = frozenset({"input_ids", "attention_mask", "encoder_hidden_states", "encoder_attention_mask"})
-
-_ADVICE = "leave --for out: ONNX Runtime and `transporters run` take the program"
 
 #: The classes of any tokenizer.json: of Transformers from version 5 on, and of the older one that the client stands on.
 _ANY_TOKENIZER, _OLD_NAME = "TokenizersBackend", "PreTrainedTokenizerFast"
@@ -48,7 +46,7 @@ class Optimum(Client):
         """
         if set(exported.parts) - {"encoder"}:
             raise UsageError(
-                f"{self.name} expects other graphs of a model with {', '.join(exported.parts)}", advice=_ADVICE
+                f"{self.name} expects other graphs of a model with {', '.join(exported.parts)}", advice=LEAVE_OUT
             )
         if float_dtype(exported) == "bfloat16":
             raise UsageError(f"{self.name} cannot read bfloat16", advice="export with --dtype float32 or float16")
@@ -59,18 +57,19 @@ class Optimum(Client):
 
     def _check_cache(self, contract: dict[str, Any], config: Any) -> None:
         if config.model_type in _ODD_CACHES:
-            raise UsageError(f"{self.name} gives the cache of a {config.model_type} another shape", advice=_ADVICE)
+            raise UsageError(f"{self.name} gives the cache of a {config.model_type} another shape", advice=LEAVE_OUT)
         heads = all_heads = getattr(config, "num_attention_heads", 0)
         size = all_heads and config.hidden_size // all_heads
         if not config.is_encoder_decoder:  # with an encoder it asks for no more than that
             heads = getattr(config, "num_key_value_heads", None) or heads
             size = getattr(config, "head_dim", None) or size
-        kept = [(layer["kind"], tensor) for layer in contract["layers"] for tensor in layer["tensors"]]
-        shapes = {tuple(tensor["shape"][1::2]) for _, tensor in kept}
-        kinds = {"full", "window", "cross"} if config.is_encoder_decoder else {"full", "window"}
-        if {kind for kind, _ in kept} - kinds or shapes != {(heads, size)} or not _in_order(kept):
+        kept = [tensor["input"] for layer in contract["layers"] for tensor in layer["tensors"]]
+        shapes = {tuple(tensor["shape"][1::2]) for layer in contract["layers"] for tensor in layer["tensors"]}
+        kinds = {layer["kind"] for layer in contract["layers"]}
+        fits = kinds <= {"full", "window", "cross"} and shapes == {(heads, size)}
+        if not fits or kept != _wanted(len(kept), "cross" in kinds):
             raise UsageError(
-                f"{self.name} wants keys and values of one size in every layer, and no other state", advice=_ADVICE
+                f"{self.name} wants keys and values of one size in every layer, and no other state", advice=LEAVE_OUT
             )
 
     def _check_inputs(self, exported: ExportedModel) -> None:
@@ -79,7 +78,7 @@ class Optimum(Client):
         for program, gives in ((exported.parts["encoder"], _TO_ENCODER), (exported, _TO_DECODER)):
             names = [e["name"] for e in program.inputs if not e["name"].startswith("past_")]
             if further := [name for name in names if name not in gives]:
-                raise UsageError(f"{self.name} does not give the programs {', '.join(further)}", advice=_ADVICE)
+                raise UsageError(f"{self.name} does not give the programs {', '.join(further)}", advice=LEAVE_OUT)
 
     def save_pretrained(self, folder: Path) -> None:
         """Call the tokenizer's class by its older name, and say which of its outputs the program takes."""
@@ -93,11 +92,8 @@ class Optimum(Client):
         path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _in_order(kept: list[tuple[str, dict[str, Any]]]) -> bool:
-    """Whether every layer has its key and value, and behind them those of the encoder's states where it has some."""
-    crossed = any(kind == "cross" for kind, _ in kept)
-    parts = [f"{side}.{part}" for side in ("decoder", "encoder") for part in ("key", "value")]
-    parts = parts if crossed else ["key", "value"]
-    return [tensor["input"] for _, tensor in kept] == [
-        f"past_key_values.{layer}.{part}" for layer in range(len(kept) // len(parts)) for part in parts
-    ]
+def _wanted(count: int, crossed: bool) -> list[str]:
+    """Names of a cache's tensors: each layer's key and value, and behind them those of the encoder's states."""
+    sides = ("decoder.", "encoder.") if crossed else ("",)
+    parts = [f"{side}{part}" for side in sides for part in ("key", "value")]
+    return [f"past_key_values.{layer}.{part}" for layer in range(count // len(parts)) for part in parts]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import UsageError
 from ..exporters.onnx_names import rename_size
-from .base import Client, float_dtype
+from .base import LEAVE_OUT, Client, float_dtype
 
 if TYPE_CHECKING:
     from ..artifacts.exported import ExportedModel
@@ -130,19 +130,18 @@ class TransformersJs(Client):
         if model_type not in (_KNOWN_STATES if states else plain):
             raise UsageError(
                 f"{self.name} does not know what a {model_type} keeps between two steps",
-                advice="leave --for out: ONNX Runtime and `transporters run` take the program",
+                advice=LEAVE_OUT,
             )
 
     def _check_pictures(self, exported: ExportedModel) -> None:
-        advice = "leave --for out: ONNX Runtime and `transporters run` take the programs"
         model_type = str(exported.model_config.model_type)
         if model_type not in _KNOWN_PICTURES:
             known = ", ".join(sorted(_KNOWN_PICTURES))
-            raise UsageError(f"{self.name} gets pictures for {known} here, not for {model_type}", advice=advice)
+            raise UsageError(f"{self.name} gets pictures for {known} here, not for {model_type}", advice=LEAVE_OUT)
         given = [(exported.parts["vision_encoder"], _OF_PICTURES), (exported, _OF_TEXT)]
         names = [e["name"] for program, gives in given for e in program.inputs if e["name"] not in gives]
         if further := [name for name in names if not name.startswith("past_")]:
-            raise UsageError(f"{self.name} does not give the programs {', '.join(further)}", advice=advice)
+            raise UsageError(f"{self.name} does not give the programs {', '.join(further)}", advice=LEAVE_OUT)
 
     def save_pretrained(self, folder: Path) -> None:
         """Say in ``config.json`` which files to load; put the chat template where the client looks for it."""
