@@ -83,4 +83,4 @@ def _ray(cases: list[Case], limits: Limits, jobs: int, function: str) -> Iterato
 
 def _preload(cases: list[Case], function: str) -> None:
     if function == limited.RUN_CASE:  # another one loads what it needs
-        limited.preload(sorted({case.backend for case in cases}))
+        limited.preload(cases)

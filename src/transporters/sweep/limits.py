@@ -29,6 +29,8 @@ from .rehearsal import loaded_modules
 
 #: `run_case`, as the ``module:Name`` string that a fresh process resolves.
 RUN_CASE = "transporters.sweep.single:run_case"
+#: For so many cases it pays to find out, in some 20 seconds, what their exports load.
+_MANY = 40
 #: Seconds between two looks at a process.
 _PERIOD = 0.1
 _MIB = 2**20
@@ -49,13 +51,18 @@ class Limits:
     memory: int = 8192
 
 
-def preload(backends: Sequence[str]) -> None:
-    """Have the server that processes are forked from load all that an export to these backends loads.
+def preload(cases: Sequence[Case]) -> None:
+    """Have the server that processes are forked from load what the cases need, if they are many: all of it.
 
     Has an effect before the first case only.
     """
-    modules = loaded_modules(tuple(backends))
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["transporters.sweep.warm", *modules])
+    modules = ["transporters.sweep.warm"]
+    backends = tuple(sorted({case.backend for case in cases}))
+    if len(cases) >= _MANY:
+        modules += loaded_modules(backends)
+        if "onnx" in backends:
+            modules.append("transporters.sweep.warm_onnx")
+    multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
 
 
 def run_limited(case: Case, limits: Limits, function: str = RUN_CASE) -> results.Result:

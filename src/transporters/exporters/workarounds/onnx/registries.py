@@ -14,6 +14,13 @@ from ...registry import Repro, register_patch
 _MADE: dict[int, Any] = {}
 
 
+def read_once(original: Callable[..., Any], cls: Any, opset_version: int) -> Any:
+    """What ``original`` gives for an operator set's version, which is asked once for each version."""
+    if opset_version not in _MADE:
+        _MADE[opset_version] = original(cls, opset_version)
+    return _MADE[opset_version]
+
+
 @register_patch(
     "onnx",
     "torch.onnx._internal.exporter._registration.ONNXRegistry.from_torchlib",
@@ -31,11 +38,10 @@ def _patch_from_torchlib(original: Callable[..., Any]) -> Callable[..., Any]:
     """Make the list once, and give a copy, for an export adds translations of its own."""
 
     def from_torchlib(cls: Any, opset_version: int = 18) -> Any:
-        if opset_version not in _MADE:
-            _MADE[opset_version] = original(cls, opset_version)
         made = cls()
         made._opset_version = opset_version
-        made.functions = {target: list(entries) for target, entries in _MADE[opset_version].functions.items()}
+        known = read_once(original, cls, opset_version).functions
+        made.functions = {target: list(entries) for target, entries in known.items()}
         return made
 
     return from_torchlib
