@@ -85,5 +85,5 @@ def test_two_sweeps_compare(tmp_path, capsys):
     assert [change["case"]["name"] for change in found["worse"]] == ["A"]
     assert [change["case"]["name"] for change in found["better"]] == ["B"]
     assert dispatch(["sweep", "--compare", str(new), str(new)]) == 0
-    assert "2 cases have the same status." in capsys.readouterr().out
+    assert "2 cases have the same status; 0 are in" in capsys.readouterr().out
     assert dispatch(["sweep", "--compare", str(old), str(tmp_path / "none.jsonl")]) == 2

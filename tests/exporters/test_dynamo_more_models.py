@@ -35,8 +35,9 @@ NEEDED = {
 }
 
 
-#: A graph of thousands of nodes takes a minute and more; `make slow` has it.
-MODELS = [pytest.param(name, marks=[pytest.mark.slow] * (name == "grounding_dino")) for name in MORE]
+#: Graphs of thousands of nodes; `make slow` has them, and `make sample` has others like them.
+LARGE = {"d_fine", "mask2former", "grounding_dino"}
+MODELS = [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in MORE]
 
 
 @pytest.mark.model

@@ -21,6 +21,9 @@ NEEDED = {
     "qwen3_moe": {"executorch:_patch_experts"},
     "wav2vec2": {"executorch:_fix_conv1d"},
 }
+#: These lower for half a minute; `make slow` has them, and `make sample` has others like them.
+LARGE = {"detr", "swin", "mamba"}
+MODELS = [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in TINY]
 
 
 def verified(name: str, config: dict[str, object]) -> ExportedModel:
@@ -32,7 +35,7 @@ def verified(name: str, config: dict[str, object]) -> ExportedModel:
     return exported
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", MODELS)
 def test_dynamic_on_xnnpack(name: str) -> None:
     exported = verified(name, {})
     assert exported.report is not None

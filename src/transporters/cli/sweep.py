@@ -231,7 +231,7 @@ def _compare(old: Path, new: Path, screen: Screen) -> int:
 
     found = comparing.compare(results.read_all(old), results.read_all(new))
     parts: list[Any] = []
-    for kind in ("worse", "better", "other", "added", "gone"):
+    for kind in ("worse", "better", "other"):
         changes = getattr(found, kind)
         if not changes:
             continue
@@ -242,6 +242,7 @@ def _compare(old: Path, new: Path, screen: Screen) -> int:
             case = change.case
             table.add_row(case.name, case.backend, case.shapes, change.old, change.new, Text(change.message))
         parts.append(table)
-    parts.append(Text(f"{found.same} cases have the same status."))
+    apart = f"{len(found.gone)} are in {old} only, {len(found.added)} in {new} only"
+    parts.append(Text(f"{found.same} cases have the same status; {apart}."))
     screen.result(asdict(found), Group(*parts))
     return 1 if found.worse else 0
