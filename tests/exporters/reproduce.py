@@ -17,7 +17,7 @@ from transporters.artifacts.exported import ExportedModel
 from transporters.errors import TransportersError
 from transporters.exporters import auto
 from transporters.exporters.registry import Repro
-from transporters.inputs import axes
+from transporters.inputs import axes, resizing
 from transporters.trees import pytrees
 
 #: A first axis of every size that `_other_sizes` makes.
@@ -93,7 +93,7 @@ def _other_sizes(inputs: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
     labels = axes.label_axes(inputs)
     for label, size in axes.sizes(inputs, labels).items():
         for other in sorted({1, 2, 3, size // 2, size + 1, size + 3, 2 * size, 5 * size + 2} - {0, size}):
-            yield f"{label} {other}", axes.resize(inputs, labels, {label: other})
+            yield f"{label} {other}", resizing.resize(inputs, labels, {label: other})
 
 
 def _eager(module: torch.nn.Module, inputs: dict[str, Any]) -> Any:

@@ -10,6 +10,8 @@ from torch import nn
 from tiny import build
 from transporters import DynamoExporter
 from transporters.errors import InputError
+from transporters.exporters.prepare import prepare
+from transporters.exporters.run import ExportRun
 from transporters.inputs.samples import sample_inputs
 
 
@@ -170,3 +172,13 @@ def test_flags_become_constants_of_the_program():
     assert len(outputs.hidden_states) == model.config.num_hidden_layers + 1
     assert "hidden_states.2" in [entry["name"] for entry in exported.outputs]
     assert exported.verify().verified
+
+
+def test_an_argument_that_only_a_layer_takes_is_passed_on():
+    """Swin's layers read ``always_partition`` from ``**kwargs``, which its own signature does not name."""
+    model = build("swin")
+    given = sample_inputs(model)
+    prepared = prepare(model, {**given, "always_partition": True}, ExportRun("dynamo"))
+    assert prepared.constants == {"always_partition": True}
+    with pytest.raises(InputError, match="no argument 'always_partitioned'"):
+        prepare(model, {**given, "always_partitioned": True}, ExportRun("dynamo"))

@@ -209,3 +209,35 @@ def test_a_guard_that_narrows_is_reported():
     assert report.verified
     with pytest.raises(RunError):
         exported(x=torch.rand(2, 5))
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_one_row_of_positions_stands_for_all_rows(name):
+    model = build(name)
+    sample = sample_inputs(model)
+    sample["position_ids"] = torch.arange(sample["input_ids"].shape[1])[None] + 1
+    exported = DynamoExporter().export(model, sample)
+    row = axis(exported, "position_ids", 0)
+    assert (row.dynamic, row.cause, row.size) == (False, "model", 1)
+    assert axis(exported, "input_ids", 0).dynamic
+    assert axis(exported, "position_ids", 1).dynamic
+    report = exported.verify()
+    assert {"batch 3", "batch 1", "length 37", "batch 4, length 13"} <= verified_names(report)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_a_mask_of_queries_and_keys_grows_with_the_text(name):
+    model = build(name)
+    sample = sample_inputs(model)
+    length = sample["input_ids"].shape[1]
+    sample["attention_mask"] = torch.ones(2, 1, length, length, dtype=torch.bool).tril()
+    exported = DynamoExporter().export(model, sample)
+    assert not axis(exported, "attention_mask", 1).dynamic
+    assert {"batch 3", "length 37", "length 1", "batch 4, length 13"} <= verified_names(exported.verify())
+
+
+def verified_names(report):
+    assert report.verified, [(v.name, v.detail) for v in report.variations if v.status != "verified"]
+    return {v.name for v in report.variations if v.status == "verified"}

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from transporters.inputs import axes
+from transporters.inputs import axes, resizing
 from transporters.inputs.samples import sample_inputs
 
 BODY: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -126,24 +126,24 @@ def test_a_table_grows_by_tokens_and_not_by_kinds() -> None:
     inputs = {"input_ids": torch.zeros(2, 7, dtype=torch.int64), "token_type_ids": torch.zeros(2, 7, 4)}
     labels = axes.label_axes(inputs)
     assert labels["token_type_ids"] == ("batch", "sequence", "kinds")
-    assert axes.resize(inputs, labels, {"sequence": 9})["token_type_ids"].shape == (2, 9, 4)
+    assert resizing.resize(inputs, labels, {"sequence": 9})["token_type_ids"].shape == (2, 9, 4)
 
 
 def test_what_counts_the_images_of_a_row_grows_with_them() -> None:
     """A mask of cameras beside images, and the aspect ratios and tiles of each image."""
     cameras = {"pixel_values": torch.zeros(2, 1, 3, 8, 8), "pixel_attention_mask": torch.ones(2, 1)}
-    larger = axes.resize(cameras, axes.label_axes(cameras), {"images_per_row": 3})
+    larger = resizing.resize(cameras, axes.label_axes(cameras), {"images_per_row": 3})
     assert [value.shape[:2] for value in larger.values()] == [(2, 3)] * 2
     tiled = {
         "pixel_values": torch.zeros(2, 1, 4, 3, 8, 8),
         "aspect_ratio_ids": torch.ones(2, 1, dtype=torch.int64),
         "aspect_ratio_mask": torch.ones(2, 1, 4),
     }
-    larger = axes.resize(tiled, axes.label_axes(tiled), {"images_per_row": 3})
+    larger = resizing.resize(tiled, axes.label_axes(tiled), {"images_per_row": 3})
     assert [value.shape[:2] for value in larger.values()] == [(2, 3)] * 3
 
 
 def test_a_mask_over_a_token_of_the_model_stays_one_longer_than_the_states() -> None:
     inputs = {"hidden_states": torch.zeros(2, 24, 8), "attention_mask": torch.ones(2, 25)}
-    larger = axes.resize(inputs, axes.label_axes(inputs), {"sequence": 49})
+    larger = resizing.resize(inputs, axes.label_axes(inputs), {"sequence": 49})
     assert (larger["hidden_states"].shape[1], larger["attention_mask"].shape[1]) == (49, 50)

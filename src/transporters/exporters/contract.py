@@ -105,8 +105,10 @@ def check(contract: ShapeContract, wanted: ShapeRequest, config: DynamoConfig) -
 
 
 def _requested(wanted: ShapeRequest, name: str, axis: int, label: str) -> _Found | None:
+    if (name, axis) in wanted.broadcast and label not in FIXED:
+        return _Found("model", "the model spreads its one entry over another axis")
     settled = is_settled(name, label) and (name, axis) not in wanted.explicit
-    if not wanted.is_dynamic(name, axis) and not settled:
+    if not wanted.is_dynamic(name, axis) and not settled and (name, axis) not in wanted.broadcast:
         return _Found("requested", "a static axis was asked for")
     if label in FIXED:
         return _Found("config", f"the model's configuration sets {label}")

@@ -28,10 +28,12 @@ class ShapeRequest:
     Attributes:
         by_axis: (leaf name, axis) to a `Dim` or a hint. Counters have axis -1.
         explicit: Those of ``by_axis`` that the caller named himself.
+        broadcast: Those that are of size 1 in the sample, and that the model takes at size 1 only.
     """
 
     by_axis: dict[tuple[str, int], Dimension]
     explicit: frozenset[tuple[str, int]] = frozenset()
+    broadcast: frozenset[tuple[str, int]] = frozenset()
 
     def is_dynamic(self, name: str, axis: int) -> bool:
         """Whether the axis was asked to be dynamic."""
@@ -65,7 +67,27 @@ def request(prepared: Prepared, config: DynamoConfig) -> ShapeRequest:
         elif isinstance(leaf, int) and config.dynamic:
             by_axis[name, -1] = Dim.AUTO
     overrides = _overrides(config.dynamic_shapes or {}, by_axis)
-    return ShapeRequest(by_axis | overrides, frozenset(overrides))
+    broadcast = (_broadcast(prepared) if config.dynamic else frozenset()) - set(overrides)
+    static = dict.fromkeys(broadcast, Dim.STATIC)
+    return ShapeRequest(by_axis | static | overrides, frozenset(overrides), broadcast)
+
+
+def _broadcast(prepared: Prepared) -> frozenset[tuple[str, int]]:
+    """Axes of size 1 that eager refuses at all sizes but one, to which it broadcasts them.
+
+    Those that the configuration sets, such as the heads of a mask, and those with a label of their own that eager
+    refuses; a batch of size 1 is an ordinary batch.
+    """
+    present = {size for shape in shapes(prepared.inputs).values() for size in shape}
+    others = [size for size in range(3, len(present) + 6) if size not in present][:3]
+    found: set[tuple[str, int]] = set()
+    for name, leaf in pytrees.named_leaves(prepared.inputs):
+        for axis, label in enumerate(prepared.labels.get(name, ())):
+            if leaf.shape[axis] != 1 or label not in axes.FIXED | {f"{name}.{axis}"}:
+                continue
+            if label in axes.FIXED or sum(prepared.eager_takes(prepared.resized({label: size})) for size in others) < 2:
+                found.add((name, axis))
+    return frozenset(found)
 
 
 def trace_sizes(prepared: Prepared, wanted: ShapeRequest) -> dict[str, int]:

@@ -12,7 +12,7 @@ from types import CodeType
 
 import torch
 
-from ..inputs import axes
+from ..inputs import axes, resizing
 from .shapes import ShapeContract
 
 _SIZE = re.compile(r"L((?:\[(?:'[^']+'|\d+)\])+)\.size\(\)\[(\d+)\]")
@@ -88,7 +88,7 @@ def admits(
 ) -> bool:
     """Whether the guards admit another size of a label, with what follows from it; all else is as in ``shapes``."""
     old = {known: at for name, shape in shapes.items() for known, at in zip(labels[name], shape)}
-    wanted = axes.with_total(old, {label: size})
+    wanted = resizing.with_total(old, {label: size})
     at = {n: tuple(wanted.get(k, s) for k, s in zip(labels[n], shape)) for n, shape in shapes.items()}
     return not violated(guards, at)
 
@@ -143,7 +143,7 @@ def restrictions(guards: list[str], contract: ShapeContract, labels: axes.Labels
         sizes = sizes_in(guard) or ()
         for _ in range(_DRAWS if sizes else 0):
             drawn = {label: draw.randint(*span) for label, span in bounds.items() if label not in axes.DERIVED}
-            drawn = {**sample, **axes.with_total(sample, drawn)}
+            drawn = {**sample, **resizing.with_total(sample, drawn)}
             if not holds(guard, {(name, axis): drawn[labels[name][axis]] for name, axis in sizes}):
                 found.append(_readable(guard, labels))
                 break

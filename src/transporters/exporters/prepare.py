@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import InputError
-from ..inputs import axes
+from ..inputs import axes, resizing
 from ..trees import pytrees
 from .preparers import Preparer, preparers_for
 from .run import ExportRun
@@ -66,8 +66,8 @@ class Prepared:
     preparers: tuple[Preparer, ...] = ()
 
     def resized(self, new_sizes: Mapping[str, int]) -> dict[str, Any]:
-        """The inputs at other sizes, those of the preparers computed anew (see `transporters.inputs.axes.resize`)."""
-        resized = axes.resize(self.given, axes.label_axes(self.given), new_sizes)
+        """The inputs at other sizes (`transporters.inputs.resizing`), those of the preparers computed anew."""
+        resized = resizing.resize(self.given, axes.label_axes(self.given), new_sizes)
         return self.complete(resized)
 
     def complete(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,6 +156,13 @@ def forward_arguments(model: torch.nn.Module) -> tuple[tuple[str, ...], bool]:
     return tuple(dict.fromkeys(names)), anything
 
 
+def _taken_inside(model: torch.nn.Module, name: str) -> bool:
+    """Whether ``**kwargs`` of ``model.forward`` may carry a name to a module inside of it that takes it."""
+    signatures = (inspect.signature(type(module).forward).parameters for module in model.modules())
+    bundled = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(type(model).forward).parameters.values())
+    return bundled and any(name in parameters for parameters in signatures)
+
+
 def _names(prepared: Prepared) -> str:
     return ", ".join(preparer.name for preparer in prepared.preparers)
 
@@ -205,7 +212,8 @@ def _named_arguments(model: PreTrainedModel, sample_inputs: Mapping[str, Any], r
         if name in _RENAMED and _RENAMED[name] in names and name not in names:
             run.note("info", name, f"passed on as {_RENAMED[name]!r}, its name in this version of Transformers")
             name = _RENAMED[name]
-        if name not in names and not anything and not name.startswith(_MODALITIES):
+        known = name in names or anything or name.startswith(_MODALITIES)
+        if not known and not _taken_inside(model, name):
             near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
             raise InputError(
                 f"{type(model).__name__}.forward takes no argument {name!r}",

@@ -27,7 +27,7 @@ from transformers.cache_utils import Cache
 
 from ..errors import InputError
 from ..exporters.tracing import preserved_state
-from ..inputs import axes
+from ..inputs import axes, resizing
 from ..trees import pytrees
 from . import graph_cache
 from .cache_contract import TOKENS, CacheContract
@@ -81,7 +81,7 @@ class CrossStates(torch.nn.Module):
     def inputs(self, sample: Mapping[str, Any]) -> Nested:
         """Those arguments of the whole model that are the encoder's, for the sample's first text."""
         given = self.of_encoder.inputs(sample)
-        return axes.resize(given, axes.label_axes(given), {"batch": 1})
+        return resizing.resize(given, axes.label_axes(given), {"batch": 1})
 
 
 class StaticCrossDecoder(StaticDecoder):

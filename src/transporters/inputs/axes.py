@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each axis of an input means, and the same inputs at another size.
+"""What each axis of an input means.
 
 Transformers' forward arguments are a shared vocabulary, so an axis can be named by the argument it belongs to. Names
 the table does not know get a batch axis where the size fits, and a label of their own for the rest.
@@ -7,7 +7,6 @@ the table does not know get a batch axis where the size fits, and a label of the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,7 +38,7 @@ FIXED = frozenset(
     }
 )
 
-#: Labels whose size follows from others (`with_total`).
+#: Labels whose size follows from others (`resizing.with_total`).
 DERIVED = frozenset({"total_sequence"})
 
 #: Labels that come in whole multiples per row of the batch.
@@ -120,6 +119,8 @@ def label_axes(inputs: Mapping[str, Any]) -> Labels:
     labels: Labels = {}
     for name, leaf in leaves:
         labels[name] = _known(name, leaf, inputs) or ()
+    for name in _for_all_rows(dict(leaves), labels):
+        labels[name] = tuple(f"{name}.{axis}" if label == "batch" else label for axis, label in enumerate(labels[name]))
     batch = min((leaf.shape[ls.index("batch")] for n, leaf in leaves if "batch" in (ls := labels[n])), default=None)
     for name, leaf in leaves:  # a codebook or a beam of its own for each row of the batch
         if "batch" in labels[name] and leaf.shape[labels[name].index("batch")] != batch:
@@ -130,6 +131,15 @@ def label_axes(inputs: Mapping[str, Any]) -> Labels:
             labels[name] = (first, *(f"{name}.{axis}" for axis in range(1, leaf.ndim)))
             batch = leaf.shape[0] if batch is None else batch
     return _merge_audio_mask(labels, dict(leaves))
+
+
+def _for_all_rows(leaves: Mapping[str, torch.Tensor], labels: Labels) -> list[str]:
+    """Names of positions and masks with one row, which stands for all rows of the text."""
+    text = next((leaves[name] for name in ("input_ids", "inputs_embeds") if name in leaves), None)
+    if text is None or text.shape[0] < 2:
+        return []
+    beside = [name for name in ("position_ids", "attention_mask", "token_type_ids") if "batch" in labels.get(name, ())]
+    return [name for name in beside if leaves[name].shape[labels[name].index("batch")] == 1]
 
 
 def is_settled(name: str, label: str) -> bool:
@@ -146,58 +156,6 @@ def sizes(inputs: Mapping[str, Any], labels: Labels) -> dict[str, int]:
         for label, size in zip(labels.get(name, ()), getattr(leaf, "shape", ())):
             found.setdefault(label, int(size))
     return found
-
-
-def with_total(old: Mapping[str, int], wanted: Mapping[str, int]) -> dict[str, int]:
-    """``wanted``, in which a mask over past and new tokens is as long as the two together.
-
-    What a decoder has kept of an encoder's states is never more than there are.
-    """
-    found = dict(wanted)
-    if "total_sequence" in old and {"sequence", "past_sequence"} & set(wanted):
-        changes = [wanted[label] - old[label] for label in ("sequence", "past_sequence") if label in wanted]
-        found.setdefault("total_sequence", old["total_sequence"] + sum(changes))
-    for label in ("past_window", "window"):
-        if label in old and "past_sequence" in wanted:  # a window holds at most what there is
-            found.setdefault(label, min(old[label], wanted["past_sequence"]))
-    if {"encoder_sequence", "past_encoder_sequence"} <= set(old):
-        if "encoder_sequence" in wanted:
-            kept = wanted.get("past_encoder_sequence", old["past_encoder_sequence"])
-            found["past_encoder_sequence"] = min(kept, wanted["encoder_sequence"])
-        elif "past_encoder_sequence" in wanted:
-            found["encoder_sequence"] = max(old["encoder_sequence"], wanted["past_encoder_sequence"])
-    return found
-
-
-def resize(inputs: Mapping[str, Any], labels: Labels, new_sizes: Mapping[str, int]) -> dict[str, Any]:
-    """The same inputs with some axes longer or shorter.
-
-    A longer axis continues the content: rows of the batch are mixed copies of earlier rows, token ids and audio repeat,
-    images are resampled smoothly. A change of ``batch`` scales the labels in `PER_ROW` along with it.
-
-    Args:
-        inputs: Forward arguments by name.
-        labels: From `label_axes`.
-        new_sizes: Label to new size; labels that no input has are ignored.
-    """
-    old = sizes(inputs, labels)
-    wanted = {label: size for label, size in new_sizes.items() if label in old}
-    if "batch" in wanted and old["batch"]:
-        for label in PER_ROW & set(old) - set(wanted):
-            wanted[label] = old[label] * wanted["batch"] // old["batch"]
-    wanted = with_total(old, wanted)
-    plain = not any(name.startswith("pixel_values") for name in inputs)
-
-    def change(name: str, leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return wanted.get("past_sequence", leaf) if name.endswith("cumulative_length") else leaf
-        for axis, label in enumerate(labels.get(name, ())):
-            if label in wanted and leaf.shape[axis] != wanted[label]:
-                leaf = _resize_axis(leaf, axis, label, wanted[label], tokens=plain and name.endswith("input_ids"))
-        return leaf
-
-    resized: dict[str, Any] = pytrees.map_named(change, dict(inputs))
-    return resized
 
 
 def _known(name: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -226,6 +184,8 @@ def _known(name: str, leaf: torch.Tensor, inputs: Mapping[str, Any]) -> tuple[st
             longer = top == "attention_mask" and isinstance(ids, torch.Tensor) and leaf.shape[-1] != ids.shape[-1]
             longer = longer or (top == "attention_mask" and _misses_a_token(inputs))
             longer = longer or (_is_step_of_embeddings(inputs) and leaf.shape[-1] != _new_tokens(inputs))
+            if top == "attention_mask" and leaf.ndim == 4 and leaf.shape[2] == leaf.shape[3]:
+                return ("batch", "heads", "sequence", "sequence")
             return ("batch", "total_sequence") if longer and leaf.ndim == 2 else labels
     if top == "hidden_states" and _misses_a_token(inputs):
         return ("batch", "sequence", "hidden")
@@ -347,51 +307,3 @@ def _merge_audio_mask(labels: Labels, leaves: dict[str, Any]) -> Labels:
             if time_axis and mask.shape[1] == leaves[audio].shape[labels[audio].index(time_axis)]:
                 labels["attention_mask"] = ("batch", time_axis)
     return labels
-
-
-def _resize_axis(leaf: torch.Tensor, axis: int, label: str, size: int, *, tokens: bool) -> torch.Tensor:
-    old = leaf.shape[axis]
-    if size <= old:
-        return leaf.narrow(axis, 0, size).clone()
-    if old == 0:
-        shape = (*leaf.shape[:axis], size, *leaf.shape[axis + 1 :])
-        return torch.zeros(shape, dtype=leaf.dtype, device=leaf.device)
-    if label in ("height", "width") and leaf.is_floating_point():
-        return _resample(leaf, axis, size)
-    if label.endswith("sequence") and old > 1:
-        return torch.cat([leaf, _continue(leaf, axis, size - old, tokens)], dim=axis)
-    copies = leaf.repeat([math.ceil(size / old) if a == axis else 1 for a in range(leaf.ndim)])
-    copies = copies.narrow(axis, 0, size).clone()
-    if label == "batch" and leaf.ndim > 1:
-        # No new row may equal an old one, or a program that mixes rows up would pass unseen.
-        if tokens:
-            half = leaf.shape[-1] // 2
-            copies[old:, half:] = copies[old:, half:].flip(-1)
-        elif leaf.is_floating_point():
-            copies[old:] *= 0.75
-    return copies
-
-
-def _resample(leaf: torch.Tensor, axis: int, size: int) -> torch.Tensor:
-    """Linear interpolation along one axis."""
-    old = leaf.shape[axis]
-    positions = torch.linspace(0, old - 1, size, device=leaf.device)
-    low = positions.floor().long().clamp(max=old - 1)
-    high = (low + 1).clamp(max=old - 1)
-    weight = (positions - low).to(leaf.dtype).reshape([-1 if a == axis else 1 for a in range(leaf.ndim)])
-    return leaf.index_select(axis, low) * (1 - weight) + leaf.index_select(axis, high) * weight
-
-
-def _continue(leaf: torch.Tensor, axis: int, count: int, tokens: bool) -> torch.Tensor:
-    """What follows the last columns: other tokens in text, the next positions, otherwise the last column again."""
-    old = leaf.shape[axis]
-    if tokens:
-        back = [old - 2 - step % (old - 1) for step in range(count)]
-        return leaf.index_select(axis, torch.tensor(back, device=leaf.device))
-    last = leaf.narrow(axis, old - 1, 1)
-    tail = last.expand([count if a == axis else s for a, s in enumerate(leaf.shape)]).clone()
-    is_position = old > 1 and not leaf.is_floating_point() and bool((leaf.diff(dim=axis) == 1).all())
-    if is_position:
-        steps = torch.arange(1, count + 1, device=leaf.device, dtype=leaf.dtype)
-        tail += steps.reshape([-1 if a == axis else 1 for a in range(leaf.ndim)])
-    return tail

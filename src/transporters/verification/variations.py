@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..inputs import axes
+from ..inputs import axes, resizing
 from ..trees import pytrees
 
 #: Per label the sizes to try, as functions of the sample's size. All three runs of one label together find a program
@@ -62,11 +62,11 @@ def cases(sample: Mapping[str, Any]) -> Iterator[Case]:
             size = change(sizes[label])
             if size not in seen and not (label == "sequence" and size < sizes[label] and _has_images(sample)):
                 seen.add(size)
-                yield Case(name.format(size), axes.resize(sample, labels, {label: size}))
+                yield Case(name.format(size), resizing.resize(sample, labels, {label: size}))
     yield from _image_sizes(sample, labels, sizes)
     if {"batch", "sequence"} <= set(sizes):
         both = {"batch": sizes["batch"] + 2, "sequence": sizes["sequence"] + 6}
-        yield Case(f"batch {both['batch']}, length {both['sequence']}", axes.resize(sample, labels, both))
+        yield Case(f"batch {both['batch']}, length {both['sequence']}", resizing.resize(sample, labels, both))
     for side in ("left", "right"):
         yield from _padded(sample, labels, sizes, side)
     if sizes.get("batch", 0) > 1:
@@ -103,7 +103,7 @@ def _image_sizes(sample: Mapping[str, Any], labels: axes.Labels, sizes: Mapping[
     if {"height", "width"} <= set(sizes):
         height, width = sizes["height"], sizes["width"]
         for new_height, new_width in ((height * 5 // 4, width), (height, width * 3 // 2), (2 * height, 2 * width)):
-            changed = axes.resize(sample, labels, {"height": new_height, "width": new_width})
+            changed = resizing.resize(sample, labels, {"height": new_height, "width": new_width})
             yield Case(f"image {new_height}x{new_width}", changed)
 
 
@@ -113,7 +113,7 @@ def _padded(sample: Mapping[str, Any], labels: axes.Labels, sizes: Mapping[str, 
     if not isinstance(mask, torch.Tensor) or labels["attention_mask"] != ("batch", "sequence") or _has_images(sample):
         return
     length = max(sizes["sequence"], 4)
-    grown = axes.resize(sample, labels, {"batch": 3, "sequence": length})
+    grown = resizing.resize(sample, labels, {"batch": 3, "sequence": length})
     lengths = (length, length - 1, max(1, length // 2))
     columns = torch.arange(length, device=mask.device)
     rows = [columns >= length - n if side == "left" else columns < n for n in lengths]
