@@ -40,3 +40,31 @@ def _patch_contiguous(original: Callable[..., Any]) -> Callable[..., Any]:
         return self.clone(memory_format=torch.contiguous_format)
 
     return contiguous
+
+
+def _convolve_channels_last(x: torch.Tensor) -> torch.Tensor:
+    """The fault, for the reproducer: a pool makes one pixel of an image of 4 x 4, and its channels come last."""
+    smaller = F.max_pool2d(x, 4).permute(0, 2, 3, 1).contiguous()
+    return F.conv2d(smaller.permute(0, 3, 1, 2), x.new_ones(4, 3, 1, 1))
+
+
+@register_patch(
+    "dynamo",
+    "torch._C._conv_determine_backend_memory_format",
+    why="the layout of what a convolution gives is asked for with its sizes, so the trace writes down that an axis is "
+    "longer than 1, and the program refuses images that shrink to one row",
+    issue="unreported",
+    needed="torch>=2.13,<2.14",
+    repro=Repro(_convolve_channels_last, lambda: (torch.rand(2, 3, 8, 8),), dynamic=True),
+)
+def _patch_layout_of_convolutions(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Take the sample's answer and hold no size to it: along an axis of size 1 all layouts are one."""
+
+    def determine(image: Any, weight: Any, backend: Any) -> Any:
+        env = getattr(getattr(image, "fake_mode", None), "shape_env", None)
+        if env is None:
+            return NotImplemented
+        with env.suppress_guards():
+            return original(image, weight, backend)
+
+    return determine
