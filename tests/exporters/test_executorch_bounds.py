@@ -7,9 +7,9 @@ import pytest
 import torch
 from executorch_programs import Twice, export, ids, llama
 
-from transporters import ExecutorchConfig, ExportedModel
+from transporters import ExecutorchConfig, ExecutorchExporter, ExportedModel
 from transporters.errors import ConfigError, FrozenAxisError, RunError
-from transporters.exporters import executorch_bounds
+from transporters.exporters import executorch_bounds, registry
 
 pytestmark = pytest.mark.model
 
@@ -98,3 +98,12 @@ def test_an_axis_that_the_lowering_fixes_is_an_error() -> None:
     assert export(Filled().eval(), {"x": torch.randn(5, 3)}).verify().verified
     with pytest.raises(FrozenAxisError, match=r"lowering fixes axis 0 .* of x to 5"):
         export(Filled().eval(), {"x": torch.randn(5, 3)}, skip_workarounds=[fix])
+
+
+def test_a_bound_that_the_lowering_narrows_is_an_error() -> None:
+    layouts = "executorch:_patch_layout_of_images"
+    repro = registry.find_workaround(layouts).repro
+    assert repro is not None
+    shrinking = repro.module()
+    with pytest.raises(FrozenAxisError, match=r"axis 2 \(x\.2\) of x up to 4 only, and not to 1024"):
+        ExecutorchExporter().export(shrinking, {"x": torch.rand(2, 3, 2, 2)}, {"skip_workarounds": [layouts]})

@@ -120,7 +120,7 @@ def check_bounded(program: ExportedProgram) -> None:
 
 
 def check_dynamic(program: ExportedProgram, prepared: Prepared, contract: ShapeContract) -> None:
-    """Refuse a lowered program that fixes an axis which the traced one did not, for ExecuTorch does not say so.
+    """Refuse a lowered program that fixes an axis, or holds it below its bound, for ExecuTorch does not say so.
 
     Raises:
         FrozenAxisError: Naming the axis.
@@ -133,6 +133,13 @@ def check_dynamic(program: ExportedProgram, prepared: Prepared, contract: ShapeC
             raise FrozenAxisError(
                 f"ExecuTorch's lowering fixes axis {axis.index} ({axis.label}) of {axis.input} to {size}",
                 advice="report this case; dynamic=False exports for these sizes alone",
+            )
+        most = upper(size) if size is not None else None
+        if axis.dynamic and axis.maximum and most is not None and most < axis.maximum:
+            raise FrozenAxisError(
+                f"ExecuTorch's lowering takes axis {axis.index} ({axis.label}) of {axis.input} up to {most} only, and "
+                f"not to {axis.maximum}",
+                advice=f"report this case; max_dims={{{axis.label!r}: {most}}} exports for sizes up to that one",
             )
 
 

@@ -59,12 +59,17 @@ def _convolve_channels_last(x: torch.Tensor) -> torch.Tensor:
 )
 def _patch_layout_of_convolutions(original: Callable[..., Any]) -> Callable[..., Any]:
     """Take the sample's answer and hold no size to it: along an axis of size 1 all layouts are one."""
+    return without_guards(original)
 
-    def determine(image: Any, weight: Any, backend: Any) -> Any:
-        env = getattr(getattr(image, "fake_mode", None), "shape_env", None)
+
+def without_guards(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function of a symbolic tensor, which leaves no guard behind."""
+
+    def answer(tensor: Any, *others: Any, **options: Any) -> Any:
+        env = getattr(getattr(tensor, "fake_mode", None), "shape_env", None)
         if env is None:
             return NotImplemented
         with env.suppress_guards():
-            return original(image, weight, backend)
+            return original(tensor, *others, **options)
 
-    return determine
+    return answer

@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from ...registry import Repro, register_fx_node_fix, register_patch
+from ..dynamo.layouts import without_guards
 
 _SDPA = torch.ops.aten.scaled_dot_product_attention.default
 
@@ -66,3 +67,33 @@ def _patch_order_of_axes(original: Callable[..., Any]) -> Callable[..., Any]:
         return tuple(range(len(stride))) if any(free_unbacked_symbols(step) for step in stride) else NotImplemented
 
     return dim_order_from_stride
+
+
+class _Shrinking(torch.nn.Module):
+    """The fault, for the reproducer: one convolution makes a pixel of the sample, and another takes that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 4, 3, stride=2, padding=1)
+        self.second = torch.nn.Conv2d(4, 4, 3, stride=2, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A pixel of 4 channels per 4 x 4 pixels of ``x`` (batch, 3, height, width)."""
+        smaller: torch.Tensor = self.second(self.first(x))
+        return smaller
+
+
+@register_patch(
+    "executorch",
+    "torch._C._conv_determine_backend_memory_format",
+    "torch._C._select_conv_backend",
+    "executorch.backends.xnnpack._passes.channels_last_tagged_reshape_pass.ChannelsLastTaggedReshapePass._is_nhwc_tensor",
+    why="each step of the lowering asks anew how images lie in memory, with their sizes: where the sample shrinks to "
+    "one row, memory is planned for images that do so too",
+    issue="unreported",
+    needed="executorch>=1.4.1,<1.5",
+    repro=Repro(_Shrinking(), lambda: (torch.rand(2, 3, 2, 2),), dynamic=True),
+)
+def _patch_layout_of_images(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Take the sample's answer and hold no size to it, as in the trace."""
+    return without_guards(original)
