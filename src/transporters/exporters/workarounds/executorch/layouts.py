@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import torch
@@ -97,3 +98,38 @@ class _Shrinking(torch.nn.Module):
 def _patch_layout_of_images(original: Callable[..., Any]) -> Callable[..., Any]:
     """Take the sample's answer and hold no size to it, as in the trace."""
     return without_guards(original)
+
+
+def _group_rows(x: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    """The fault, for the reproducer: rows in as many groups as there are; the largest of a group knows no groups."""
+    return x.cumsum(0).view(groups.shape[0], -1) + groups.unsqueeze(1)
+
+
+@register_patch(
+    "executorch",
+    "executorch.exir.passes.replace_view_copy_with_view_pass._is_view_copy",
+    why="a view gets the memory of its base, also where the largest sizes that are planned for make it larger than "
+    "that, or where torch knows only one of the two sizes: the program then does not load, or is not made",
+    issue="unreported",
+    needed="executorch>=1.4.1,<1.5",
+    repro=Repro(_group_rows, lambda: (torch.arange(24).view(6, 4), torch.arange(3)), dynamic=True),
+)
+def _patch_views_of_other_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Leave such a view the copy that it is."""
+
+    def is_view_copy(node: Node) -> bool:
+        if not original(node):
+            return False
+        base = node.args[0]
+        assert isinstance(base, Node)
+        return _planned(base) == _planned(node)
+
+    return is_view_copy
+
+
+def _planned(node: Node) -> tuple[bool, int]:
+    """Whether a tensor's size may change, and how many elements are planned for it."""
+    from executorch.exir.sym_util import eval_shape_upper_bound
+
+    shape = node.meta["val"].shape
+    return any(isinstance(size, torch.SymInt) for size in shape), prod(eval_shape_upper_bound(shape))
