@@ -211,6 +211,22 @@ def test_a_guard_that_narrows_is_reported():
         exported(x=torch.rand(2, 5))
 
 
+class Tied(nn.Module):
+    """Two rows of as many columns as there are weights."""
+
+    def forward(self, x, weights):
+        return {"y": x.view(2, weights.shape[0]) * weights}
+
+
+def test_an_axis_that_moves_with_others_only_has_no_bounds_of_its_own():
+    exported = DynamoExporter().export(Tied().eval(), {"x": torch.rand(6, 4), "weights": torch.rand(12)})
+    row = axis(exported, "weights", 0)
+    assert (row.dynamic, row.minimum, row.maximum) == (True, 1, None)
+    assert any("only sizes with" in finding.message for finding in exported.run.findings)
+    x, weights = torch.rand(5, 8), torch.rand(20)
+    torch.testing.assert_close(exported(x=x, weights=weights)["y"], x.view(2, 20) * weights)
+
+
 @pytest.mark.model
 @pytest.mark.parametrize("name", ["bert", "llama"])
 def test_one_row_of_positions_stands_for_all_rows(name):
