@@ -162,8 +162,8 @@ class _Probes:
             most = guards.largest(*self._admitted, row.label, max(least, row.size))
             self._bounds[row.label] = (least, most, self._below(row.label, least))
         least, most, found = self._bounds[row.label]
-        if least == most == row.size:
-            return row  # it moves with other axes only: the guard that ties them is among the findings
+        if least == most == row.size and found.cause == "model":
+            return row  # the model moves it with other axes only: the guard that ties them is among the findings
         maximum = min((bound for bound in (most, row.maximum) if bound is not None), default=None)
         return replace(row, minimum=least, maximum=maximum, reason=found.reason, source=found.source)
 

@@ -122,7 +122,8 @@ def _patch_views_of_other_sizes(original: Callable[..., Any]) -> Callable[..., A
             return False
         base = node.args[0]
         assert isinstance(base, Node)
-        return _planned(base) == _planned(node)
+        (may_change, most), (view_may_change, view_most) = _planned(base), _planned(node)
+        return may_change == view_may_change and view_most <= most
 
     return is_view_copy
 
