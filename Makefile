@@ -44,7 +44,7 @@ sweep: $(STAMP)  ## Export and verify every class of Transformers on every backe
 	OMP_NUM_THREADS=1 $(BIN)/transporters sweep --shapes static --richest --jobs $(JOBS) --retry
 
 # What did not verify is for the comparison to judge, and not for the sweep's own exit code.
-sample: $(STAMP)  ## Sweep a class of each of 60 architectures, drawn by hash, on every backend: none may be worse than in results/
+sample: $(STAMP)  ## Sweep classes of 60 architectures, drawn by hash, on every backend: none worse than in results/
 	rm -rf $(OUT)/sample
 	OMP_NUM_THREADS=1 $(BIN)/transporters sweep --sample 60 --jobs $(JOBS) --out $(OUT)/sample || true
 	$(BIN)/transporters sweep --compare results $(OUT)/sample

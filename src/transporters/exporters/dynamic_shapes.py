@@ -28,7 +28,8 @@ class ShapeRequest:
     Attributes:
         by_axis: (leaf name, axis) to a `Dim` or a hint. Counters have axis -1.
         explicit: Those of ``by_axis`` that the caller named himself.
-        broadcast: Those that are of size 1 in the sample, and that the model takes at size 1 only.
+        broadcast: Those that are of size 1 in the sample and stay so, for the model spreads them over another axis, or
+            its configuration sets them.
     """
 
     by_axis: dict[tuple[str, int], Dimension]
@@ -53,6 +54,8 @@ class ShapeRequest:
 
 def request(prepared: Prepared, config: DynamoConfig) -> ShapeRequest:
     """Every tensor axis and every counter ``Dim.AUTO`` (or static), with the caller's overrides.
+
+    Static in any case are axes whose size is settled, and those of size 1 that the model broadcasts.
 
     Raises:
         ConfigError: When ``config.dynamic_shapes`` names an input or an axis that there is not.

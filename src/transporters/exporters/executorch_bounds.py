@@ -128,14 +128,16 @@ def check_dynamic(program: ExportedProgram, prepared: Prepared, contract: ShapeC
     sizes = dict(_sizes(program, prepared))
     for axis in contract.axes:
         size = sizes.get((axis.input, axis.index))
+        if not axis.dynamic or size is None:
+            continue
         # A symbol that was fixed is no integer, but stands for one.
-        if axis.dynamic and size is not None and (isinstance(size, int) or not size.node.expr.free_symbols):
+        if isinstance(size, int) or not size.node.expr.free_symbols:
             raise FrozenAxisError(
                 f"ExecuTorch's lowering fixes axis {axis.index} ({axis.label}) of {axis.input} to {size}",
                 advice="report this case; dynamic=False exports for these sizes alone",
             )
-        most = upper(size) if size is not None else None
-        if axis.dynamic and axis.maximum and most is not None and most < axis.maximum:
+        most = upper(size)
+        if axis.maximum and most is not None and most < axis.maximum:
             raise FrozenAxisError(
                 f"ExecuTorch's lowering takes axis {axis.index} ({axis.label}) of {axis.input} up to {most} only, and "
                 f"not to {axis.maximum}",

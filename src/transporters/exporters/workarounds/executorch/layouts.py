@@ -89,8 +89,8 @@ class _Shrinking(torch.nn.Module):
     "torch._C._conv_determine_backend_memory_format",
     "torch._C._select_conv_backend",
     "executorch.backends.xnnpack._passes.channels_last_tagged_reshape_pass.ChannelsLastTaggedReshapePass._is_nhwc_tensor",
-    why="each step of the lowering asks anew how images lie in memory, with their sizes: where the sample shrinks to "
-    "one row, memory is planned for images that do so too",
+    why="each step of the lowering asks anew how images lie in memory and which kernel convolves them, with their "
+    "sizes: memory is then planned for images alone that shrink to one row as the sample does, and batches below 16",
     issue="unreported",
     needed="executorch>=1.4.1,<1.5",
     repro=Repro(_Shrinking(), lambda: (torch.rand(2, 3, 2, 2),), dynamic=True),
