@@ -72,7 +72,7 @@ def fault(repro: Repro, export_format: str, folder: Path, *, without: str = "") 
 
 @contextmanager
 def counting(limit: tuple[str, int] | None) -> Iterator[list[None]]:
-    """One element per call of what a `most_calls` names."""
+    """One element per call of what a `most_calls` names, or per look at it, where it is a property."""
     calls: list[None] = []
     if limit is None:
         yield calls
@@ -80,11 +80,13 @@ def counting(limit: tuple[str, int] | None) -> Iterator[list[None]]:
     owner, _, name = limit[0].rpartition(".")
     original = getattr(pkgutil.resolve_name(owner), name)
 
+    called = original.fget if isinstance(original, property) else original
+
     def counted(*args: Any, **kwargs: Any) -> Any:
         calls.append(None)
-        return original(*args, **kwargs)
+        return called(*args, **kwargs)
 
-    with mock.patch(limit[0], counted):
+    with mock.patch(limit[0], property(counted) if isinstance(original, property) else counted):
         yield calls
 
 

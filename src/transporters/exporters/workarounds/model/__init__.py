@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model fixes, in force in every exporter, in the order of application."""
+"""What is in force in every exporter, fixes of models above all, in the order of application."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from . import (
     causal_paddings,
     chunked_scans,
     chunks,
+    costs,
     document_layouts,
     durations,
     experts,
@@ -50,6 +51,7 @@ __all__ = [
     "causal_paddings",
     "chunked_scans",
     "chunks",
+    "costs",
     "document_layouts",
     "durations",
     "experts",
