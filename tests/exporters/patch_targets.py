@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from transporters.exporters import registry
+from transporters.exporters.run import ExportRun
 
 
 def plain(value: int) -> int:
@@ -63,18 +64,30 @@ def marked(name: str = "_patch_for_a_test", mark: str = "patched") -> Callable[[
     return factory
 
 
+#: Ids of the patches that `registered` has put into the registry.
+_REGISTERED: list[str] = []
+
+
 @contextmanager
 def registered(backend: str, *paths: str, factory: Any = None, **facts: Any) -> Iterator[str]:
     """A patch that is registered for the length of a block; gives its id."""
     function = factory or marked()
     registry.register_patch(backend, *paths, **facts)(function)
     workaround_id = f"{backend}:{function.__name__}"
+    _REGISTERED.append(workaround_id)
     try:
         yield workaround_id
     finally:
+        _REGISTERED.remove(workaround_id)
         registry.unregister(workaround_id)
 
 
 def standing(owner: Any, name: str) -> Any:
     """What stands in the owner itself, and not in something that it inherits from."""
     return vars(owner).get(name, "absent")
+
+
+def counts(export: ExportRun) -> dict[str, int]:
+    """How often each of the tests' patches fired; some of the project's own fire in every block, by standing there."""
+    ours = {workaround.id for workaround in registry.list_workarounds("dynamo", "patch")} - set(_REGISTERED)
+    return {name: count for name, count in export.fired.items() if name not in ours}

@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .. import versions
@@ -137,32 +138,41 @@ def targets(workaround: Workaround, path: str) -> list[tuple[Any, str]]:
     if "*" not in path:
         resolved = resolve(workaround, path)
         return [resolved] if resolved else []
+    modules = _under(path[: path.index("*")])
+    return list(_fitting(path, tuple((name, module, len(vars(module))) for name, module in modules)))
+
+
+def _under(prefix: str) -> list[tuple[str, ModuleType]]:
+    """Loaded modules that may fit a pattern that begins so: of most modules nothing costlier is asked."""
+    return [
+        (name, module)
+        for name, module in list(sys.modules.items())
+        if (name.startswith(prefix) or prefix.startswith(name)) and isinstance(module, ModuleType)
+    ]
+
+
+@functools.cache
+def _fitting(path: str, modules: tuple[tuple[str, ModuleType, int], ...]) -> list[tuple[Any, str]]:
+    """What a pattern means in these modules. How many names each has tells one that has grown."""
     parts = path.split(".")
     found: list[tuple[Any, str]] = []
-    for module_name in _under(path[: path.index("*")]):
+    for module_name, module, size in modules:
         pieces = module_name.split(".")
         rest = parts[len(pieces) :]
         if len(rest) not in (1, 2) or not all(map(fnmatch.fnmatchcase, pieces, parts)):
             continue
-        module = sys.modules[module_name]
         owners: list[Any] = [module]
         if len(rest) == 2:
-            named = fnmatch.filter(_defined(module_name, len(vars(module))), rest[0])
+            named = fnmatch.filter(_defined(module, size), rest[0])
             owners = [owner for name in named if (owner := vars(module).get(name)) is not None]
         found.extend((owner, rest[-1]) for owner in owners if rest[-1] in vars(owner))
     return found
 
 
-def _under(prefix: str) -> list[str]:
-    """Names of loaded modules that may fit a pattern that begins so: of most modules nothing costlier is asked."""
-    return [name for name in list(sys.modules) if name.startswith(prefix) or prefix.startswith(name)]
-
-
 @functools.cache
-def _defined(module_name: str, size: int) -> list[str]:
-    """Names of what a loaded module defines itself. ``size``, how many names it has, tells a module that has grown."""
-    names = vars(sys.modules[module_name]).items()
-    return [name for name, value in names if getattr(value, "__module__", "") == module_name]
+def _defined(module: ModuleType, size: int) -> list[str]:
+    """Names of what a loaded module defines itself; ``size`` is how many names it has."""
+    return [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
 
 
 def _install(workaround: Workaround, path: str, owner: Any, name: str, stack: ExitStack) -> None:

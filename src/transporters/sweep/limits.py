@@ -59,7 +59,7 @@ def preload(cases: Sequence[Case]) -> None:
     modules = ["transporters.sweep.warm"]
     backends = tuple(sorted({case.backend for case in cases}))
     if len(cases) >= _MANY:
-        modules += loaded_modules(backends)
+        modules += [*loaded_modules(backends), "transporters.sweep.warm_patches"]
         if "onnx" in backends:
             modules.append("transporters.sweep.warm_onnx")
     multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
