@@ -9,7 +9,7 @@ from torch import nn
 from torch.export import Dim
 
 from tiny import build
-from transporters import DynamoConfig, DynamoExporter
+from transporters import DynamoConfig, DynamoExporter, zoo
 from transporters.errors import ConfigError, FrozenAxisError, RunError
 from transporters.inputs.samples import sample_inputs
 
@@ -225,6 +225,15 @@ def test_an_axis_that_moves_with_others_only_has_no_bounds_of_its_own():
     assert any("only sizes with" in finding.message for finding in exported.run.findings)
     x, weights = torch.rand(5, 8), torch.rand(20)
     torch.testing.assert_close(exported(x=x, weights=weights)["y"], x.view(2, 20) * weights)
+
+
+@pytest.mark.model
+def test_an_axis_of_what_is_computed_from_other_inputs_has_no_bounds_of_its_own():
+    """Of Qwen2.5-VL's index of windows nobody can give another size alone: the trace's guard on it held it at 12."""
+    model, inputs = zoo.build_with_inputs("Qwen2_5_VisionTransformerPretrainedModel")
+    exported = DynamoExporter().export(model, inputs)
+    row = axis(exported, "window_index", 0)
+    assert (row.dynamic, row.minimum, row.maximum) == (True, 1, None)
 
 
 @pytest.mark.model

@@ -14,7 +14,7 @@ import torch
 from torch.export import ExportedProgram
 
 from ..errors import ConfigError, FrozenAxisError
-from ..inputs.axes import DERIVED, FIXED, MAY_BE_EMPTY, PER_ROW, is_settled
+from ..inputs.axes import DERIVED, FIXED, MAY_BE_EMPTY, PER_ROW, is_settled, label_axes
 from ..trees import pytrees
 from . import guards
 from .configs import DynamoConfig
@@ -134,6 +134,7 @@ class _Probes:
     def __init__(self, program: ExportedProgram, prepared: Prepared, traced_shapes: dict[str, tuple[int, ...]]) -> None:
         self._prepared = prepared
         self._admitted = (program._guards_code, prepared.labels, traced_shapes)
+        self._given = {label for labels in label_axes(prepared.given).values() for label in labels}
         self._frozen: dict[str, _Found] = {}
         self._bounds: dict[str, tuple[int, int | None, _Found]] = {}
 
@@ -149,8 +150,8 @@ class _Probes:
 
     def narrowed(self, row: Axis) -> Axis:
         """A dynamic row with the sizes that the program's guards admit, and why it begins where it does."""
-        if row.label in PER_ROW | DERIVED:
-            return row
+        if row.label in PER_ROW | DERIVED or row.label not in self._given:
+            return row  # it follows from other axes: nobody can give another size of it alone
         if row.label in FIXED:
             sizes = (row.size + 1, 2 * row.size)
             if any(guards.admits(*self._admitted, row.label, size) for size in sizes):
