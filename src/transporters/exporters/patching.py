@@ -31,6 +31,8 @@ _LOCK = threading.RLock()
 _RUNS: list[tuple[ExportRun, tuple[str, ...]]] = []  # with ids switched off; innermost last; guarded by _LOCK
 _IN_FORCE: set[str] = set()  # ids of patches that an outer export has installed; guarded by _LOCK
 _ABSENT = object()
+#: A path with ``*`` to the modules that were looked at last, how many names each had, and what the path means in them.
+_FOUND: dict[str, tuple[list[tuple[str, ModuleType]], list[int], list[tuple[Any, str]]]] = {}
 
 
 @contextmanager
@@ -139,7 +141,11 @@ def targets(workaround: Workaround, path: str) -> list[tuple[Any, str]]:
         resolved = resolve(workaround, path)
         return [resolved] if resolved else []
     modules = _under(path[: path.index("*")])
-    return list(_fitting(path, tuple((name, module, len(vars(module))) for name, module in modules)))
+    sizes = [len(vars(module)) for _, module in modules]  # tell a module that has grown
+    known = _FOUND.get(path)
+    if known is None or known[:2] != (modules, sizes):
+        known = _FOUND[path] = (modules, sizes, _fitting(path, modules))
+    return list(known[2])
 
 
 def _under(prefix: str) -> list[tuple[str, ModuleType]]:
@@ -151,19 +157,17 @@ def _under(prefix: str) -> list[tuple[str, ModuleType]]:
     ]
 
 
-@functools.cache
-def _fitting(path: str, modules: tuple[tuple[str, ModuleType, int], ...]) -> list[tuple[Any, str]]:
-    """What a pattern means in these modules. How many names each has tells one that has grown."""
+def _fitting(path: str, modules: list[tuple[str, ModuleType]]) -> list[tuple[Any, str]]:
     parts = path.split(".")
     found: list[tuple[Any, str]] = []
-    for module_name, module, size in modules:
+    for module_name, module in modules:
         pieces = module_name.split(".")
         rest = parts[len(pieces) :]
         if len(rest) not in (1, 2) or not all(map(fnmatch.fnmatchcase, pieces, parts)):
             continue
         owners: list[Any] = [module]
         if len(rest) == 2:
-            named = fnmatch.filter(_defined(module, size), rest[0])
+            named = fnmatch.filter(_defined(module, len(vars(module))), rest[0])
             owners = [owner for name in named if (owner := vars(module).get(name)) is not None]
         found.extend((owner, rest[-1]) for owner in owners if rest[-1] in vars(owner))
     return found
@@ -171,7 +175,7 @@ def _fitting(path: str, modules: tuple[tuple[str, ModuleType, int], ...]) -> lis
 
 @functools.cache
 def _defined(module: ModuleType, size: int) -> list[str]:
-    """Names of what a loaded module defines itself; ``size`` is how many names it has."""
+    """Names of what a loaded module defines itself. ``size``, how many names it has, tells one that has grown."""
     return [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
 
 

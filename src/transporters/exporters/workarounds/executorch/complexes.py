@@ -122,6 +122,8 @@ def _product(node: Node, pairs: dict[Node, Node]) -> Node | None:
     numbers = [pairs[value] for value in node.args if isinstance(value, Node) and value in pairs]
     if len(numbers) == 1:
         (factor,) = (value for value in node.args if not _is_known(value, pairs))
+        if isinstance(factor, complex) or _is_complex(factor):
+            return None
         spread = _call(node, _aten.unsqueeze.default, factor, -1) if isinstance(factor, Node) else factor
         return _call(node, _aten.mul.Tensor, numbers[0], spread)
     if not numbers:
@@ -185,11 +187,12 @@ def _take_over(node: Node, made: Node) -> None:
 
 
 def _give_back(graph: Graph, node: Node, made: Node) -> None:
-    """A complex number for the operations that have no rule, if there are any."""
+    """A complex number, under its name, for the operations that have no rule, if there are any."""
     left = [user for user in node.users if user.target not in _RULES]
     if not left:
         return
     with graph.inserting_after(node):
         whole = graph.call_function(_aten.view_as_complex.default, (made,))
     whole.meta = dict(node.meta)
+    whole.name, node.name = node.name, whole.name
     node.replace_all_uses_with(whole, delete_user_cb=lambda user: user in left)

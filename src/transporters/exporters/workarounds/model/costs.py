@@ -9,6 +9,7 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
+from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
 from ...registry import Repro, register_patch
 
@@ -38,7 +39,11 @@ def _sums(x: torch.Tensor) -> torch.Tensor:
     ),
 )
 def _patch_cache_check(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Compare a plain tensor with itself. What is conjugated, negated or no strided tensor is still made twice."""
+    """Compare a plain tensor with itself.
+
+    Still made twice is what is conjugated, negated or no strided tensor, and what has sizes that data give: making it
+    may ask for their values.
+    """
 
     def remember(self: Any, state: Any, key: Any, func: Any, args: Any, kwargs: Any, output: Any) -> Any:
         if not isinstance(output, torch.Tensor) or not _is_plain(output):
@@ -53,7 +58,9 @@ def _patch_cache_check(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    return tensor.layout == torch.strided and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
+    if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized:
+        return False
+    return not has_free_unbacked_symbols(tensor)
 
 
 @register_patch(
