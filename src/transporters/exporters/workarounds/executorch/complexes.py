@@ -113,15 +113,19 @@ def _from_pairs(node: Node, pairs: dict[Node, Node]) -> Node:
     return given
 
 
+def _held(value: Any, pairs: dict[Node, Node]) -> Node | None:
+    """The pairs that stand for a complex value, if any do."""
+    return pairs.get(value) if isinstance(value, Node) else None
+
+
 def _to_pairs(node: Node, pairs: dict[Node, Node]) -> Node | None:
-    (given,) = node.args
-    return pairs.get(given)  # type: ignore[arg-type]
+    return _held(node.args[0], pairs)
 
 
 def _product(node: Node, pairs: dict[Node, Node]) -> Node | None:
-    numbers = [pairs[value] for value in node.args if isinstance(value, Node) and value in pairs]
+    numbers = [held for value in node.args if (held := _held(value, pairs)) is not None]
     if len(numbers) == 1:
-        (factor,) = (value for value in node.args if not _is_known(value, pairs))
+        (factor,) = (value for value in node.args if _held(value, pairs) is None)
         if isinstance(factor, complex) or _is_complex(factor):
             return None
         spread = _call(node, _aten.unsqueeze.default, factor, -1) if isinstance(factor, Node) else factor
@@ -137,30 +141,24 @@ def _product(node: Node, pairs: dict[Node, Node]) -> Node | None:
     return _join(node, real, _call(node, _aten.add.Tensor, times(a, d), times(b, c)))
 
 
-def _is_known(value: Any, pairs: dict[Node, Node]) -> bool:
-    return isinstance(value, Node) and value in pairs
-
-
 def _sum(node: Node, pairs: dict[Node, Node]) -> Node | None:
-    if node.kwargs or not all(_is_known(value, pairs) for value in node.args):
-        return None
-    return _call(node, node.target, *(pairs[value] for value in node.args if isinstance(value, Node)))
+    numbers = [held for value in node.args if (held := _held(value, pairs)) is not None]
+    return _call(node, node.target, *numbers) if len(numbers) == 2 and not node.kwargs else None
 
 
 def _moved(node: Node, pairs: dict[Node, Node]) -> Node | None:
     """Along an axis, which is counted past the pair."""
-    given, *rest = node.args
-    if not _is_known(given, pairs):
+    held, rest = _held(node.args[0], pairs), node.args[1:]
+    if held is None:
         return None
     axis: Any = rest[0] if rest else 0
-    return _call(node, node.target, pairs[given], axis - 1 if axis < 0 else axis, *rest[1:])  # type: ignore[index]
+    return _call(node, node.target, held, axis - 1 if axis < 0 else axis, *rest[1:])
 
 
 def _reshaped(node: Node, pairs: dict[Node, Node]) -> Node | None:
-    given, sizes = node.args
-    if not _is_known(given, pairs):
-        return None
-    return _call(node, node.target, pairs[given], [*sizes, 2])  # type: ignore[index,misc]
+    held, sizes = _held(node.args[0], pairs), node.args[1]
+    assert isinstance(sizes, (list, tuple)), "the sizes of a view and of an expansion are a list"
+    return _call(node, node.target, held, [*sizes, 2]) if held is not None else None
 
 
 _RULES: dict[Any, Callable[[Node, dict[Node, Node]], Node | None]] = {

@@ -27,8 +27,8 @@ def _sums(x: torch.Tensor) -> torch.Tensor:
 @register_patch(
     "model",
     f"{_FAKES}._get_output_info_for_cache_entry",
-    why="what an operation gave is remembered for its repetition, and to be sure, made a second time then; with "
-    "symbolic sizes that is half of a trace",
+    why="what an operation gave is remembered for its repetition, and to be sure, made a second time then: up to a "
+    "third of an export, where sizes are long expressions",
     issue="https://github.com/pytorch/pytorch/issues/191500",
     needed="torch>=2.13,<2.14",
     repro=Repro(
