@@ -2,7 +2,8 @@
 """How long do the stages on the way to ONNX take beside the trace, and does optimizing ever take longer than it?
 
 Every model is exported a few times; the stages of one export run one after the other on the same machine, so each
-ratio is of two times of the same export. One thread.
+ratio is of two times of the same export. Every other export leaves the decomposition to torch, which traces the whole
+program anew: the column "torch's decompose". One thread.
 
     python benchmarks/onnx_stages.py [--repeats 3] [--limit 1.0] [--only NAME …]
 
@@ -16,10 +17,12 @@ import statistics
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
 from transporters import OnnxExporter
+from transporters.exporters import decomposition, exporter_onnx
 from transporters.inputs.samples import sample_inputs
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))  # the tiny models live with the tests
@@ -58,14 +61,19 @@ def measure(name: str, repeats: int) -> Row:
     model = build(name)
     inputs = sample_inputs(model)
     exported = OnnxExporter().export(model, inputs)
-    runs = []
+    runs, left_to_torch = [], []
     for _ in range(repeats):
         exported = OnnxExporter().export(model, inputs)
         runs.append({stage.name: stage.seconds for stage in exported.run.stages})
-    ratios = {
-        column: statistics.median(sum(run[stage] for stage in stages) / run["Dynamic shapes"] for run in runs)
-        for column, stages in COLUMNS.items()
-    }
+        with patch.object(exporter_onnx, "decompose", decomposition._retraced):
+            by_torch = OnnxExporter().export(model, inputs)
+        left_to_torch.append({stage.name: stage.seconds for stage in by_torch.run.stages})
+
+    def ratio(times: list[dict[str, float]], stages: tuple[str, ...]) -> float:
+        return statistics.median(sum(run[stage] for stage in stages) / run["Dynamic shapes"] for run in times)
+
+    ratios = {"torch's decompose": ratio(left_to_torch, COLUMNS["decompose"])}
+    ratios |= {column: ratio(runs, stages) for column, stages in COLUMNS.items()}
     trace = statistics.median(run["Dynamic shapes"] for run in runs)
     return Row(name, len(exported.program.graph), trace, ratios)
 
@@ -78,8 +86,9 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=NAMES)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"| model | nodes | trace | {' | '.join(f'{column} / trace' for column in COLUMNS)} |")
-    print("|---|---|---|" + "---|" * len(COLUMNS))
+    columns = ("torch's decompose", *COLUMNS)
+    print(f"| model | nodes | trace | {' | '.join(f'{column} / trace' for column in columns)} |")
+    print("|---|---|---|" + "---|" * len(columns))
     slow = []
     for name in arguments.only:
         row = measure(name, arguments.repeats)

@@ -13,6 +13,7 @@ from torch.fx import Node
 from torch.fx.experimental import _config as fx_config
 
 from ..errors import ExportError
+from . import decomposition
 from .configs import ExecutorchConfig
 from .executorch_backends.preparation import Preparation
 from .executorch_facts import lowered_modules
@@ -62,7 +63,7 @@ def _decomposed(program: ExportedProgram, table: Any, kept: set[Any], run: Expor
     for op in kept:
         table.pop(op, None)
     with torch.no_grad(), fx_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]  # as in the trace
-        lowered: ExportedProgram = program.run_decompositions(table)
+        lowered = decomposition.decompose(program, table)
     fix_program("dynamo", lowered, run, run.skipped)
     return lowered
 

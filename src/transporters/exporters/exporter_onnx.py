@@ -25,6 +25,7 @@ from torch.onnx.errors import OnnxExporterError
 from ..errors import ExportError
 from .base import Finished
 from .configs import ExportConfig, OnnxConfig
+from .decomposition import decompose
 from .exporter_dynamo import DynamoExporter
 from .known_faults import ONNX_DISABLE_OPTIMIZE
 from .onnx_tables import _IR_FIXES, _ONNX_TRANSLATION_TABLE, apply_ir_fixes, translation_table
@@ -62,7 +63,7 @@ def _decompose(
         registry = _registration.ONNXRegistry.from_torchlib(config.opset_version)
     known = {*_decomp.get_onnx_implemented_overloads(registry), *translations}
     with torch.no_grad(), fx_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]  # as in the trace
-        lowered: ExportedProgram = program.run_decompositions(_decomp.create_onnx_friendly_decomposition_table(known))
+        lowered = decompose(program, _decomp.create_onnx_friendly_decomposition_table(known))
     fix_program("dynamo", lowered, run, run.skipped)
     return lowered
 
