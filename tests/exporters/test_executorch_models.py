@@ -16,7 +16,6 @@ NEEDED = {
     "gemma3": {"executorch:_fix_gelu_tanh"},
     "gpt2": {"executorch:_fix_view_of_attention"},
     "mixtral": {"executorch:_patch_experts"},
-    "nllb_moe": {"executorch:_fix_size_floor"},
     "qwen2_vl": {"executorch:_fix_conv3d_of_patches"},
     "qwen3_moe": {"executorch:_patch_experts"},
     "wav2vec2": {"executorch:_fix_conv1d"},

@@ -198,7 +198,9 @@ class _Decomposition:
             self.values[node] = value
             return
         made = self.new.node_copy(node, lambda given: self.nodes[self._now(given)])
-        if isinstance(made.target, OpOverload):
+        if made.op == "placeholder":
+            made.name = node.name  # which may be a name that Python has given away, such as `input`
+        elif isinstance(made.target, OpOverload):
             made.target = _RENAMED.get(made.target, made.target)
         self.nodes[node] = made
         self.values[node] = self._own(value)

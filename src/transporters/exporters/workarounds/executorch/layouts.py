@@ -19,7 +19,12 @@ _SDPA = torch.ops.aten.scaled_dot_product_attention.default
 
 
 def _attend(x: torch.Tensor) -> torch.Tensor:
-    """The fault, for the reproducer: heads of (batch, rows, 8), attended to, put side by side, and seen as one list."""
+    """The fault, for the reproducer: heads of (batch, rows, 8), attended to, put side by side, and seen as one list.
+
+    It shows where torch traces the program anew, which the write makes it do.
+    """
+    x = x * 1
+    x[:1] += 1
     heads = x.view(*x.shape[:2], 2, 4).transpose(1, 2)
     states = F.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).reshape(*x.shape)
     return states.view(-1, 8) * 2
@@ -28,7 +33,8 @@ def _attend(x: torch.Tensor) -> torch.Tensor:
 @register_fx_node_fix(
     "executorch",
     ops=(torch.ops.aten.view.default,),
-    why="attention lies in memory in another way once it is decomposed, and a view of it that held in the trace fails",
+    why="attention lies in memory in another way once it is decomposed, and a view of it that held in the trace fails "
+    "when it is traced anew",
     issue="unreported",
     needed="executorch>=1.4.1,<1.5",
     repro=Repro(_attend, lambda: (torch.rand(2, 5, 8),), dynamic=True),

@@ -17,13 +17,21 @@ from ...executorch_sizes import upper
 from ...registry import Repro, register_fx_node_fix, register_patch
 
 
+def _rounded(x: torch.Tensor) -> torch.Tensor:
+    """The fault, for the reproducer: a part of the rows. The write makes torch trace the program anew."""
+    x = x * 1
+    x[:1] += 1
+    return x[: math.floor(0.6 * x.shape[0])] + 1
+
+
 @register_fx_node_fix(
     "executorch",
     ops=(math.floor,),
-    why="a size that is rounded down leaves math.floor in the graph, for which there is no executorch_prim operation",
+    why="where torch traces a program anew, a size that is rounded down becomes math.floor again, for which there is no "
+    "executorch_prim operation",
     issue="unreported",
     needed="executorch>=1.4.1,<1.5",
-    repro=Repro(lambda x: x[: math.floor(0.6 * x.shape[0])] + 1, lambda: (torch.rand(7, 3),), dynamic=True),
+    repro=Repro(_rounded, lambda: (torch.rand(7, 3),), dynamic=True),
 )
 def _fix_size_floor(graph_module: GraphModule, node: Node) -> bool:
     """Round the negated number up, and negate it back: `executorch_prim.ceil` and `.neg` exist."""
