@@ -27,8 +27,8 @@ def _rounded(x: torch.Tensor) -> torch.Tensor:
 @register_fx_node_fix(
     "executorch",
     ops=(math.floor,),
-    why="where torch traces a program anew, a size that is rounded down becomes math.floor again, for which there is no "
-    "executorch_prim operation",
+    why="where torch traces a program anew, a size that is rounded down becomes math.floor again, for which there is "
+    "no executorch_prim operation",
     issue="unreported",
     needed="executorch>=1.4.1,<1.5",
     repro=Repro(_rounded, lambda: (torch.rand(7, 3),), dynamic=True),
