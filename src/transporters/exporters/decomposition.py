@@ -25,7 +25,7 @@ from torch.export import exported_program as torch_program
 from torch.export._trace import _ignore_backend_decomps
 from torch.fx import Graph, Node, Proxy
 from torch.fx.experimental import proxy_tensor
-from torch.utils import _pytree as pytree
+from torch.fx.node import map_aggregate
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
@@ -126,7 +126,8 @@ def _may_share(node: Node) -> Iterator[Node]:
         return
     for value, argument in zip(node.args, node.target._schema.arguments):
         if argument.alias_info is not None:
-            yield from (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Node))
+            given = value if isinstance(value, list | tuple) else [value]
+            yield from (one for one in given if isinstance(one, Node))
 
 
 def _keeps_to_schema(op: OpOverload) -> bool:
@@ -226,7 +227,7 @@ class _Decomposition:
         if _writes(node):
             self.same[node] = self._now(cast("Node", node.args[0]))
         self.values[self._now(node)] = result
-        self.nodes[self._now(node)] = pytree.tree_map(self._node_of, result)
+        self.nodes[self._now(node)] = map_aggregate(result, self._node_of)
         for made in _after(last):
             made.meta.update({key: node.meta[key] for key in _ORIGIN if key in node.meta})
             self.tracer.learn(made)
@@ -274,7 +275,8 @@ class _Tracer(proxy_tensor._GraphAppendingTracerEx):
             return super().create_proxy(kind, target, args, kwargs, *rest, **named)
         expression, known = size.node.expr, self.sympy_expr_tracker
         last = self.graph._root.prev
-        if args[0].node.op == "placeholder" or expression.is_Symbol or not expression.free_symbols <= known.keys():
+        is_own = target is _SIZE and (args[0].node.op == "placeholder" or expression.is_Symbol)
+        if is_own or not expression.free_symbols <= known.keys():
             result = super().create_proxy(kind, target, args, kwargs)
         else:
             symbols = {symbol: known[symbol].proxy.force() for symbol in expression.free_symbols}
