@@ -141,6 +141,12 @@ def through_another_name(self: Function, x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+def best(self: Function, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    values, places = torch.topk(x, 2, dim=-1)
+    values /= values.sum(-1, keepdim=True)
+    return values, places
+
+
 def constant(self: Function, x: torch.Tensor) -> torch.Tensor:
     return x + torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
 
@@ -148,7 +154,7 @@ def constant(self: Function, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.usefixtures("no_retrace")
 @pytest.mark.parametrize(
     "function",
-    [nothing, added, filled, written_before_a_view, through_another_name, constant],
+    [nothing, added, filled, written_before_a_view, through_another_name, best, constant],
     ids=lambda case: case.__name__,
 )
 def test_what_is_written_to_becomes_a_new_value(function: Any) -> None:
@@ -168,6 +174,13 @@ def under_a_view(self: Function, x: torch.Tensor) -> torch.Tensor:
     return flat
 
 
+def beside_a_view(self: Function, x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    first, _ = y.chunk(2, dim=-1)
+    first.add_(1)
+    return y
+
+
 def under_what_may_be_a_view(self: Function, x: torch.Tensor) -> torch.Tensor:
     y = x * 2
     flat = y.reshape(-1, 8)
@@ -177,7 +190,7 @@ def under_what_may_be_a_view(self: Function, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     "function",
-    [into_a_slice, under_a_view, under_what_may_be_a_view],
+    [into_a_slice, under_a_view, beside_a_view, under_what_may_be_a_view],
     ids=lambda case: case.__name__,
 )
 def test_memory_under_two_names_is_left_to_torch(function: Any, retraces: list[ExportedProgram]) -> None:

@@ -121,6 +121,8 @@ def _written(node: Node) -> Node | None:
 
 def _may_share(node: Node) -> Iterator[Node]:
     """The arguments whose memory the result may be in: by the schema, which not every composite keeps to."""
+    if node.target is operator.getitem and _is_fresh(node.args[0]):
+        return
     if not isinstance(node.target, OpOverload) or not _keeps_to_schema(node.target):
         yield from node.all_input_nodes
         return
@@ -128,6 +130,12 @@ def _may_share(node: Node) -> Iterator[Node]:
         if argument.alias_info is not None:
             given = value if isinstance(value, list | tuple) else [value]
             yield from (one for one in given if isinstance(one, Node))
+
+
+def _is_fresh(node: Any) -> bool:
+    """Whether each of several results has memory of its own; a program takes each of them once."""
+    op = node.target
+    return isinstance(op, OpOverload) and _keeps_to_schema(op) and not any(r.alias_info for r in op._schema.returns)
 
 
 def _keeps_to_schema(op: OpOverload) -> bool:
