@@ -3,7 +3,8 @@
 
 `ExportedProgram.run_decompositions` runs the whole program twice, once to learn what it writes to and once to trace it,
 although most operations come out as they went in. Here the graph is copied, and only what is taken apart is traced: in
-its place, from the values that the graph has on record. What that cannot do is left to torch: see `_is_simple`.
+its place, from the values that the graph has on record. What that cannot do is left to torch: see `_is_simple`, and
+`_Decomposition.run` for operations that are taken apart although data give the size of their result.
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ def _is_nothing(node: Node) -> bool:
 
 def _written(node: Node) -> Node | None:
     """What an operation writes to, when that is its first argument, and what it gives back."""
-    schema = node.target._schema  # type: ignore[union-attr]
+    assert isinstance(node.target, OpOverload), "nothing else writes"
+    schema = node.target._schema
     written = [argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write]
     first = node.args[0] if node.args else None
     is_usual = written == [schema.arguments[0].name] and len(schema.returns) == 1
@@ -333,17 +335,13 @@ def _with_graph(program: ExportedProgram, graph: Graph, names: Mapping[str, Any]
     for argument in arguments:
         if isinstance(getattr(argument, "name", None), str):
             argument.name = names.get(argument.name, argument.name)
-    lowered = ExportedProgram(
+    return ExportedProgram(
         root=program.graph_module,
         graph=graph,
         graph_signature=signature,
         state_dict=program.state_dict,
-        range_constraints=program.range_constraints,
+        range_constraints=torch_program._get_updated_range_constraints(program.graph_module, program.range_constraints),
         module_call_graph=calls,
         example_inputs=program.example_inputs,
         constants=program.constants,
     )
-    lowered._range_constraints = torch_program._get_updated_range_constraints(
-        lowered.graph_module, program.range_constraints
-    )
-    return lowered
