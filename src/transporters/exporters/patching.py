@@ -32,8 +32,6 @@ _RUNS: list[tuple[ExportRun, tuple[str, ...]]] = []  # with ids switched off; in
 _IN_FORCE: set[str] = set()  # ids of patches that an outer export has installed; guarded by _LOCK
 _ABSENT = object()
 _Modules = list[tuple[str, ModuleType, int]]  # name, module, how many names it has: tells one that has grown
-#: A path with ``*`` to the modules that were looked at last, and what the path means in them.
-_FOUND: dict[str, tuple[_Modules, list[tuple[Any, str]]]] = {}
 
 
 @contextmanager
@@ -152,10 +150,7 @@ def targets(
     key = path[: path.index("*")], len(sys.modules)
     under = {} if under is None else under
     modules = under[key] if key in under else under.setdefault(key, _under(key[0]))
-    known = _FOUND.get(path)
-    if known is None or known[0] != modules:
-        known = _FOUND[path] = (modules, _fitting(path, modules))
-    return list(known[1])
+    return [place for module in modules for place in _fitting(path, *module)]
 
 
 def _under(prefix: str) -> _Modules:
@@ -167,20 +162,18 @@ def _under(prefix: str) -> _Modules:
     ]
 
 
-def _fitting(path: str, modules: _Modules) -> list[tuple[Any, str]]:
-    parts = path.split(".")
-    found: list[tuple[Any, str]] = []
-    for module_name, module, size in modules:
-        pieces = module_name.split(".")
-        rest = parts[len(pieces) :]
-        if len(rest) not in (1, 2) or not all(map(fnmatch.fnmatchcase, pieces, parts)):
-            continue
-        owners: list[Any] = [module]
-        if len(rest) == 2:
-            named = fnmatch.filter(_defined(module, size), rest[0])
-            owners = [owner for name in named if (owner := vars(module).get(name)) is not None]
-        found.extend((owner, rest[-1]) for owner in owners if rest[-1] in vars(owner))
-    return found
+@functools.cache
+def _fitting(path: str, module_name: str, module: ModuleType, size: int) -> list[tuple[Any, str]]:
+    """What a pattern means in a loaded module of ``size`` names."""
+    parts, pieces = path.split("."), module_name.split(".")
+    rest = parts[len(pieces) :]
+    if len(rest) not in (1, 2) or not all(map(fnmatch.fnmatchcase, pieces, parts)):
+        return []
+    owners: list[Any] = [module]
+    if len(rest) == 2:
+        named = fnmatch.filter(_defined(module, size), rest[0])
+        owners = [owner for name in named if (owner := vars(module).get(name)) is not None]
+    return [(owner, rest[-1]) for owner in owners if rest[-1] in vars(owner)]
 
 
 @functools.cache

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from . import asserts, attention, complexes, numbers, optimizer, registries, splitting
+from . import asserts, attention, complexes, numbers, optimizer, promotion, registries, splitting
 
-__all__ = ["asserts", "attention", "complexes", "numbers", "optimizer", "registries", "splitting"]
+__all__ = ["asserts", "attention", "complexes", "numbers", "optimizer", "promotion", "registries", "splitting"]
 
 # Translations are written in onnxscript, which only the onnx extra brings; without it there is nothing to translate to.
 if find_spec("onnxscript") is not None:
