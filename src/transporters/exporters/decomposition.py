@@ -10,6 +10,7 @@ its place, from the values that the graph has on record. What that cannot do is 
 from __future__ import annotations
 
 import copy
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -250,8 +251,29 @@ class _Decomposition:
         if isinstance(value, torch.Tensor):
             return proxy_tensor.get_proxy_slot(value, self.tracer).proxy.node
         if isinstance(value, _SIZES):
-            return proxy_tensor.get_proxy_slot(value, self.tracer).force().node
+            made = proxy_tensor.get_proxy_slot(value, self.tracer).force()
+            return made.node if isinstance(made, Proxy) else made  # a number, where the trace found but one size
         return value
+
+
+def _recorded(function: Callable[..., Any], arguments: int = 1) -> Any:
+    """The function as a node of the graph that its arguments are in; the last of what it is given may be a dtype."""
+
+    def record(*given: Any) -> Proxy:
+        tracer = next(value.tracer for value in given if isinstance(value, Proxy))
+        return tracer.create_proxy("call_function", function, given[:arguments], {})
+
+    return staticmethod(record)
+
+
+class _Arithmetic(PythonReferenceAnalysis):
+    """Operations on sizes as nodes. Those below torch would do at once, which a node's proxy does not allow."""
+
+    int_truediv = _recorded(operator.truediv, 2)
+    trunc_to_int = _recorded(math.trunc)
+    floor_to_int = _recorded(math.floor)
+    ceil_to_int = _recorded(math.ceil)
+    round_to_int = _recorded(round)
 
 
 class _Tracer(proxy_tensor._GraphAppendingTracerEx):
@@ -290,7 +312,7 @@ class _Tracer(proxy_tensor._GraphAppendingTracerEx):
             result = super().create_proxy(kind, target, args, kwargs)
         else:
             symbols = {symbol: known[symbol].proxy.force() for symbol in expression.free_symbols}
-            result = sympy_interp(PythonReferenceAnalysis, symbols, expression)
+            result = sympy_interp(_Arithmetic, symbols, expression)
         for node in _after(last):
             if "val" not in node.meta and callable(node.target):
                 node.meta["val"] = node.target(*torch.fx.map_arg(node.args, lambda given: given.meta["val"]))
