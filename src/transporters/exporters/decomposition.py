@@ -205,6 +205,9 @@ class _Decomposition:
 
     def _copy(self, node: Node) -> None:
         value = node.meta.get("val")
+        if node.op == "call_function" and isinstance(value, (int, float)):  # a size that turned out to be fixed
+            self.nodes[node] = self.values[node] = value
+            return
         if node.op == "call_function" and isinstance(value, _SIZES) and value in self.tracer.symnode_tracker:
             self.nodes[node] = self._node_of(value)
             self.values[node] = value
@@ -300,14 +303,15 @@ class _Tracer(proxy_tensor._GraphAppendingTracerEx):
         if isinstance(size, _SIZES) and size not in self.symnode_tracker:
             proxy_tensor.set_proxy_slot(size, self, proxy_tensor.thunkify(self, make))
 
-    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **named: Any) -> Proxy:
-        """A node; for a size that follows from others, the operations on numbers that give it."""
+    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **named: Any) -> Any:
+        """A node; for a size that follows from others, the operations that give it, or a number if it is always one."""
         size = _READ[target](args[0].node.meta["val"], *args[1:]) if target in _READ else None
         if size is None:
             return super().create_proxy(kind, target, args, kwargs, *rest, **named)
         expression, known = size.node.expr, self.sympy_expr_tracker
         last = self.graph._root.prev
-        is_own = target is _SIZE and (args[0].node.op == "placeholder" or expression.is_Symbol)
+        is_input = args[0].node.op == "placeholder" and not expression.is_number
+        is_own = target is _SIZE and (is_input or expression.is_Symbol)
         if is_own or not expression.free_symbols <= known.keys():
             result = super().create_proxy(kind, target, args, kwargs)
         else:

@@ -27,6 +27,13 @@ def is_integer(value: Any) -> bool:
     return value.dtype is not None and int(value.dtype) in _INTEGERS
 
 
+def is_float(value: Any) -> bool:
+    """Whether a tensor of the graph, or a Python number, is known to be a floating-point number."""
+    if isinstance(value, (bool, int, float)):
+        return isinstance(value, float)
+    return value.dtype is not None and bool(value.dtype.is_floating_point())
+
+
 def ints(*values: int) -> Any:
     """A constant list of integers."""
     return op.Constant(value_ints=list(values))

@@ -11,7 +11,7 @@ from onnxscript.onnx_opset import opset20 as op
 
 from ....onnx_tables import translates
 from ....registry import Repro
-from .building import BOOL, INT64, ints, is_integer, operand, running, typed
+from .building import BOOL, INT64, ints, is_float, is_integer, operand, running, typed
 
 
 def _large() -> tuple[torch.Tensor]:
@@ -68,7 +68,10 @@ def _aten_div_mode(x: Any, y: Any, rounding_mode: str | None = None) -> Any:
     repro=Repro(lambda x: x.sum() * 0 + (-x.shape[1]) // 2, lambda: (torch.randn(3, 5),), dynamic=True),
 )
 def _aten_floordiv_of_sizes(x: Any, y: Any) -> Any:
-    """Quotient of sizes of the graph, rounded down as Python does it."""
+    """Quotient of sizes of the graph, rounded down as Python does it; where one is a float, a float."""
+    if is_float(x) or is_float(y):
+        x, y = (typed(side, 1) if isinstance(side, (int, float)) else op.Cast(side, to=1) for side in (x, y))
+        return _floor_quotient(x, y)
     x, y = (op.Constant(value_int=size) if isinstance(size, int) else size for size in (x, y))
     return op.Div(op.Sub(x, op.Mod(x, y)), y)  # Mod takes the sign of the divisor, so that the division is exact
 
