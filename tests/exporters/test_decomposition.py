@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -255,6 +256,40 @@ def test_sizes_are_read_off_inputs() -> None:
     for apart in map(check, (as_a_stride, function)):
         assert {node.args[0].op for node in apart.graph.nodes if "sym_size" in str(node.target)} == {"placeholder"}
         assert not {"aten.sym_stride.int", "aten.sym_numel.default"} & set(operations(apart))
+
+
+@pytest.mark.usefixtures("no_retrace")
+@pytest.mark.parametrize(
+    "share",
+    [
+        lambda size: math.ceil(size / 2),
+        lambda size: math.floor(size * 0.7),
+        lambda size: math.trunc(size * 0.7),
+        lambda size: round(size * 0.7),
+    ],
+    ids=["ceil", "floor", "trunc", "round"],
+)
+def test_sizes_that_are_rounded(share: Any) -> None:
+    def function(self: Function, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, x.new_ones(x.shape[0], share(4 * x.shape[1]), 8)], dim=1).flatten(0, 1)
+
+    check(function)
+
+
+@pytest.mark.usefixtures("no_retrace")
+def test_a_size_that_the_trace_has_fixed_is_a_number() -> None:
+    def forward(self: Function, x: torch.Tensor) -> torch.Tensor:
+        width = x.shape[2]
+        return torch.where(torch.arange(8) >= width, 0, self.linear(x)).sum(1) + width
+
+    module = Function(forward).eval()
+    shapes = {"x": {0: Dim("rows", min=2), 1: Dim.AUTO, 2: Dim.AUTO}}
+    with torch.no_grad():
+        program = torch.export.export(module, (torch.rand(2, 3, 8),), dynamic_shapes=shapes)
+    apart = decompose(program, CORE())
+    assert all(not isinstance(node.meta.get("val"), int) for node in apart.graph.nodes)
+    x = torch.rand(5, 7, 8)
+    torch.testing.assert_close(apart.module()(x), module(x))
 
 
 @pytest.mark.usefixtures("no_retrace")
