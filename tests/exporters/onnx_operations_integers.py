@@ -87,6 +87,12 @@ def sizes_divided(x: torch.Tensor) -> torch.Tensor:
     return x.sum() * (x.shape[1] // 2) + (-x.shape[1]) // 2 + x.shape[1] % 3 + (-x.shape[0]) % 3
 
 
+@case(x=real(3, 4))
+def sizes_divided_as_floats(x: torch.Tensor) -> torch.Tensor:
+    share = x.shape[1] / 2.5
+    return x.sum() * (share // 1) + (-share) // 1 + share // 0.7 + x.shape[0] // 0.7
+
+
 @case(x=whole(-100, 100, 3, 4), y=whole(0, 100, 3, 4))
 def bits(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return x & y, x | y, x ^ y, ~x, x & 7, torch.bitwise_or(x, 8), torch.bitwise_xor(x, 1)
